@@ -1,0 +1,12 @@
+//! The messages and services of ag, generated from `proto/` by `cargo xtask codegen`. No logic lives here: `ag-wire` is
+//! the only translation between these and `ag-core`.
+
+/// `agwp.v1`: what producers, workers and operators speak.
+#[allow(clippy::all, clippy::pedantic, missing_docs)]
+pub mod v1 {
+    include!("generated/agwp.v1.rs");
+}
+
+/// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and the
+/// comments.
+pub const DESCRIPTOR_SET: &[u8] = include_bytes!("generated/agwp.v1.binpb");
