@@ -105,7 +105,7 @@ impl Principals {
 
     /// Parses the text of a principals file.
     pub fn parse(text: &str) -> Result<Self, PrincipalsError> {
-        let place = Place { text };
+        let place = Place::of(text);
         let raw: RawFile = toml::from_str(text).map_err(|error| place.not_toml(error.span()))?;
         if let Some(key) = raw.unknown.keys().next() {
             return Err(place.problem(0, key, "is not known; the file consists of [[principal]] tables"));
@@ -140,14 +140,20 @@ impl Principals {
     }
 }
 
-struct Place<'a> {
-    text: &'a str,
+/// Where the lines of the file begin.
+struct Place {
+    line_starts: Vec<usize>,
 }
 
-impl Place<'_> {
+impl Place {
+    fn of(text: &str) -> Self {
+        let newlines = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
+        Self { line_starts: std::iter::once(0).chain(newlines.map(|(offset, _)| offset + 1)).collect() }
+    }
+
+    /// The line, from 1, in which the byte at `offset` stands.
     fn line(&self, offset: usize) -> usize {
-        let before = self.text.as_bytes().iter().take(offset);
-        1 + before.filter(|byte| **byte == b'\n').count()
+        self.line_starts.partition_point(|start| *start <= offset)
     }
 
     fn problem(&self, offset: usize, field: &str, problem: &str) -> PrincipalsError {
@@ -160,13 +166,13 @@ impl Place<'_> {
     }
 }
 
-struct Checker<'a> {
-    place: Place<'a>,
+struct Checker {
+    place: Place,
     names: BTreeMap<PrincipalName, usize>,
     hashes: BTreeMap<[u8; 32], usize>,
 }
 
-impl Checker<'_> {
+impl Checker {
     fn principal(&mut self, position: usize, raw: Spanned<RawPrincipal>) -> Result<PrincipalEntry, PrincipalsError> {
         let offset = raw.span().start;
         let raw = raw.into_inner();
