@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use prost_types::FileDescriptorSet;
 
 use crate::repo;
@@ -18,35 +18,36 @@ const DESCRIPTORS: &str = "agwp.v1.binpb";
 const SHARED_BYTES: [&str; 2] = [".agwp.peer.v1", ".agwp.storage.v1"];
 
 /// Writes the generated files.
-pub fn write() -> Result<()> {
-    let root = repo::root();
-    let folder = generated_folder(&root);
-    let wanted = generate(&root)?;
+pub fn write(root: &Path) -> Result<()> {
+    let folder = generated_folder(root);
+    let wanted = generate(root)?;
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     for stale in present(&folder)?.keys().filter(|name| !wanted.contains_key(*name)) {
         fs::remove_file(folder.join(stale)).with_context(|| format!("remove {stale}"))?;
+        println!("removed {stale}");
     }
     for (name, bytes) in &wanted {
         let path = folder.join(name);
         if fs::read(&path).ok().as_ref() != Some(bytes) {
             fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
-            println!("wrote {}", repo::shown(&root, &path));
+            println!("wrote {}", repo::shown(root, &path));
         }
     }
     Ok(())
 }
 
-/// Fails when the generated files are not what the protos say.
-pub fn check() -> Result<()> {
-    let root = repo::root();
-    let wanted = generate(&root)?;
-    let present = present(&generated_folder(&root))?;
-    let mut different: Vec<&String> = wanted.iter().filter(|(name, bytes)| present.get(*name) != Some(bytes)).map(|(name, _)| name).collect();
-    different.extend(present.keys().filter(|name| !wanted.contains_key(*name)));
-    if different.is_empty() {
-        return Ok(());
-    }
-    bail!("{different:?} in crates/proto/src/generated are not what proto/ says; run `cargo xtask codegen`")
+/// A problem for each generated file that is not what the protos say.
+pub fn check(root: &Path) -> Result<Vec<String>> {
+    Ok(different(&generate(root)?, &present(&generated_folder(root))?))
+}
+
+fn different(wanted: &BTreeMap<String, Vec<u8>>, present: &BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let changed = wanted.iter().filter(|(name, bytes)| present.get(*name) != Some(bytes)).map(|(name, _)| name);
+    let stale = present.keys().filter(|name| !wanted.contains_key(*name));
+    changed
+        .chain(stale)
+        .map(|name| format!("crates/proto/src/generated/{name} is not what proto/ says: run `cargo xtask codegen`"))
+        .collect()
 }
 
 /// All descriptors of our protos and of their imports, extension options and comments included, encoded.
@@ -99,4 +100,37 @@ fn present(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
         files.insert(name, fs::read(&path).with_context(|| format!("read {}", path.display()))?);
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn files(files: &[(&str, &[u8])]) -> BTreeMap<String, Vec<u8>> {
+        files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect()
+    }
+
+    #[test]
+    fn a_changed_a_missing_and_a_stale_file_are_found() {
+        let wanted = files(&[("same.rs", b"1"), ("changed.rs", b"2"), ("missing.rs", b"3")]);
+        let present = files(&[("same.rs", b"1"), ("changed.rs", b"other"), ("stale.rs", b"4")]);
+        let problems = different(&wanted, &present).join("\n");
+        for name in ["changed.rs", "missing.rs", "stale.rs"] {
+            assert!(problems.contains(name), "{problems}");
+        }
+        assert!(!problems.contains("same.rs"), "{problems}");
+    }
+
+    #[test]
+    fn the_descriptors_keep_the_http_annotations_and_the_comments() {
+        let bytes = descriptors(&repo::root(), Some(PUBLIC_PACKAGE)).unwrap();
+        let pool = prost_reflect::DescriptorPool::decode(bytes.as_slice()).unwrap();
+        let http = pool.get_extension_by_name("google.api.http").unwrap();
+        let service = pool.get_service_by_name("agwp.v1.JobService").unwrap();
+        let enqueue = service.methods().find(|method| method.name() == "EnqueueJob").unwrap();
+        assert!(enqueue.options().has_extension(&http));
+        let file = service.parent_file();
+        let info = file.file_descriptor_proto().source_code_info.as_ref().unwrap();
+        assert!(info.location.iter().any(|location| location.leading_comments().contains("Puts one job into a queue")));
+    }
 }

@@ -1,8 +1,14 @@
-//! Where things are in the repository.
+//! Where things are in the repository, and how checks report.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+/// Folders that hold nothing of ours.
+const FOREIGN_FOLDERS: [&str; 6] = ["target", ".git", ".venv", "__pycache__", ".pytest_cache", "node_modules"];
 
 /// The folder of the repository, found from where this package was compiled.
 pub fn root() -> PathBuf {
@@ -21,9 +27,9 @@ pub fn files_below(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
         }
         for entry in std::fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))? {
             let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let name = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
             if path.is_dir() {
-                if !matches!(name, "target" | ".git" | ".venv" | "__pycache__" | "node_modules") {
+                if !FOREIGN_FOLDERS.contains(&name) {
                     folders.push(path);
                 }
             } else if endings.iter().any(|ending| name.ends_with(ending)) {
@@ -35,7 +41,46 @@ pub fn files_below(folder: &Path, endings: &[&str]) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
+/// The text of a file.
+pub fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
 /// `path` as it is written in messages: from the root of the repository.
-pub fn shown<'a>(root: &Path, path: &'a Path) -> std::path::Display<'a> {
-    path.strip_prefix(root).unwrap_or(path).display()
+pub fn shown(root: &Path, path: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).display().to_string()
+}
+
+/// What a command printed; an error when it failed.
+pub fn output_of(root: &Path, program: &str, arguments: &[&str]) -> Result<String> {
+    let output =
+        Command::new(program).args(arguments).current_dir(root).output().with_context(|| format!("start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// `cargo metadata`, with `arguments`.
+pub fn cargo_metadata(root: &Path, arguments: &[&str]) -> Result<Value> {
+    let all = [&["metadata", "--format-version", "1", "--locked"], arguments].concat();
+    let text = output_of(root, &cargo(), &all)?;
+    serde_json::from_str(&text).context("parse the output of cargo metadata")
+}
+
+/// The cargo that runs this.
+pub fn cargo() -> String {
+    std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}
+
+/// Prints the problems, and fails if there is one.
+pub fn report(problems: Vec<String>) -> Result<()> {
+    for problem in &problems {
+        eprintln!("{problem}");
+    }
+    match problems.len() {
+        0 => Ok(()),
+        1 => bail!("1 problem"),
+        many => bail!("{many} problems"),
+    }
 }

@@ -7,6 +7,6 @@ pub mod v1 {
     include!("generated/agwp.v1.rs");
 }
 
-/// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and the
-/// comments.
+/// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and
+/// the comments.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!("generated/agwp.v1.binpb");
