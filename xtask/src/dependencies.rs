@@ -36,6 +36,7 @@ pub fn check(root: &Path) -> Result<Vec<String>> {
     let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
 
     let mut problems: Vec<String> = packages.iter().flat_map(package_problems).collect();
+    problems.extend(unused(packages)?);
     problems.extend(reason_problems(&named(packages), &reasons(&repo::read(&root.join(PAGE))?)));
     Ok(problems)
 }
@@ -77,6 +78,34 @@ fn named(packages: &[Value]) -> BTreeSet<String> {
         .collect()
 }
 
+/// Dependencies that a crate of ours names and no source file of it mentions.
+fn unused(packages: &[Value]) -> Result<Vec<String>> {
+    let mut problems = Vec::new();
+    for package in packages.iter().filter(|package| package["source"].is_null()) {
+        let Some(folder) = package["manifest_path"].as_str().and_then(|path| Path::new(path).parent()) else {
+            continue;
+        };
+        let mut sources = String::new();
+        for path in repo::files_below(folder, &[".rs"])? {
+            sources.push_str(&repo::read(&path)?);
+        }
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let name = dependency["rename"].as_str().or(dependency["name"].as_str()).unwrap_or_default();
+            if !mentions(&sources, &name.replace('-', "_")) {
+                problems.push(format!("{} names `{name}` and does not use it", package["name"]));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+/// Whether `word` stands in `text` as a whole word.
+fn mentions(text: &str, word: &str) -> bool {
+    let is_part = |letter: char| letter.is_alphanumeric() || letter == '_';
+    text.match_indices(word)
+        .any(|(at, _)| !text[..at].ends_with(is_part) && !text[at + word.len()..].starts_with(is_part))
+}
+
 /// The packages that have a row: `| name | why |`.
 fn reasons(page: &str) -> BTreeSet<String> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -116,6 +145,13 @@ mod tests {
         assert_eq!(package_problems(&package("git+https://example.org/x", Some("MIT"))).len(), 1);
         assert_eq!(package_problems(&package(REGISTRY, None)).len(), 1);
         assert_eq!(package_problems(&package(REGISTRY, Some("AGPL-3.0-only"))).len(), 1);
+    }
+
+    #[test]
+    fn only_whole_words_count_as_use() {
+        assert!(mentions("use bytes::Bytes;", "bytes"));
+        assert!(!mentions("use http_body::Body; let bytes_left = 1; // xhttp", "http"));
+        assert!(!mentions("let max_bytes = 1;", "bytes"));
     }
 
     #[test]
