@@ -1781,8 +1781,8 @@ pub mod job_service_client {
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
     /// Jobs and the claims on them. Every answer of a verb, a refusal by the state machine included, carries the metadata
-    /// `ag-applied: <term>/<index>`, the place in the replicated log at which it was applied; a read carries the place that it
-    /// reflects.
+    /// `ag-applied: <term>/<index>`, the place in the replicated log at which it was applied; a read carries the place that
+    /// it reflects.
     #[derive(Debug, Clone)]
     pub struct JobServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -2155,8 +2155,8 @@ pub mod job_service_client {
             req.extensions_mut().insert(GrpcMethod::new("agwp.v1.JobService", "GetJob"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists jobs in the order of their ids, without payload, progress and result. A page may be shorter than asked for, or
-        /// empty, and still have a next page.
+        /// Lists jobs in the order of their ids, without payload, progress and result. A page may be shorter than asked for,
+        /// or empty, and still have a next page.
         pub async fn list_jobs(
             &mut self,
             request: impl tonic::IntoRequest<super::ListJobsRequest>,
@@ -2279,8 +2279,8 @@ pub mod job_service_server {
             &self,
             request: tonic::Request<super::GetJobRequest>,
         ) -> std::result::Result<tonic::Response<super::Job>, tonic::Status>;
-        /// Lists jobs in the order of their ids, without payload, progress and result. A page may be shorter than asked for, or
-        /// empty, and still have a next page.
+        /// Lists jobs in the order of their ids, without payload, progress and result. A page may be shorter than asked for,
+        /// or empty, and still have a next page.
         async fn list_jobs(
             &self,
             request: tonic::Request<super::ListJobsRequest>,
@@ -2290,8 +2290,8 @@ pub mod job_service_server {
         >;
     }
     /// Jobs and the claims on them. Every answer of a verb, a refusal by the state machine included, carries the metadata
-    /// `ag-applied: <term>/<index>`, the place in the replicated log at which it was applied; a read carries the place that it
-    /// reflects.
+    /// `ag-applied: <term>/<index>`, the place in the replicated log at which it was applied; a read carries the place that
+    /// it reflects.
     #[derive(Debug)]
     pub struct JobServiceServer<T> {
         inner: Arc<T>,
