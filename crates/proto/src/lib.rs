@@ -13,6 +13,12 @@ pub mod storage_v1 {
     include!("generated/agwp.storage.v1.rs");
 }
 
+/// `agwp.peer.v1`: what replicas say to each other.
+#[allow(clippy::all, clippy::pedantic, missing_docs)]
+pub mod peer_v1 {
+    include!("generated/agwp.peer.v1.rs");
+}
+
 /// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and
 /// the comments.
 pub const DESCRIPTOR_SET: &[u8] = include_bytes!("generated/agwp.v1.binpb");
