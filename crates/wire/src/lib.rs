@@ -1,0 +1,4 @@
+//! The only translation between `ag-core` and the messages of `ag-proto`.
+
+pub mod storage;
+pub mod version;
