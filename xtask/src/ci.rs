@@ -32,6 +32,7 @@ pub fn run(root: &Path, extent: Extent) -> Result<()> {
     steps.run("clippy", || {
         cargo(root, &["clippy", "--locked", "--workspace", "--all-targets", "--", "--deny", "warnings"])
     });
+    steps.run("documentation", || documentation(root));
     if extent != Extent::Quick && steps.failed.is_empty() {
         steps.run("tests", || tests(root, extent));
         // nextest does not run the examples in the documentation.
@@ -44,6 +45,21 @@ pub fn run(root: &Path, extent: Extent) -> Result<()> {
 pub fn fix(root: &Path) -> Result<()> {
     codegen::write(root)?;
     cargo(root, &["fmt", "--all"])
+}
+
+/// Broken links in doc comments are errors.
+fn documentation(root: &Path) -> Result<()> {
+    let arguments = ["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"];
+    let status = Command::new(repo::cargo())
+        .args(arguments)
+        .env("RUSTDOCFLAGS", "--deny warnings")
+        .current_dir(root)
+        .status()
+        .context("start cargo doc")?;
+    if !status.success() {
+        bail!("cargo doc failed ({status})");
+    }
+    Ok(())
 }
 
 fn tests(root: &Path, extent: Extent) -> Result<()> {
