@@ -1,4 +1,5 @@
-//! The only translation between `ag-core` and the messages of `ag-proto`.
+//! The only translation between the state machine's types and messages: what is stored, what is sent between replicas, and
+//! what clients see.
 
 pub mod storage;
 pub mod version;
