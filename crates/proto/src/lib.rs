@@ -7,12 +7,18 @@ pub mod v1 {
     include!("generated/agwp.v1.rs");
 }
 
-/// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and
-/// the comments.
-pub const DESCRIPTOR_SET: &[u8] = include_bytes!("generated/agwp.v1.binpb");
-
-/// `agwp.storage.v1`: what replicas store, and what the entries of the replicated log hold.
+/// `agwp.storage.v1`: what lies on disk, in the log and in snapshots.
 #[allow(clippy::all, clippy::pedantic, missing_docs)]
 pub mod storage_v1 {
     include!("generated/agwp.storage.v1.rs");
 }
+
+/// `agwp.peer.v1`: what replicas say to each other.
+#[allow(clippy::all, clippy::pedantic, missing_docs)]
+pub mod peer_v1 {
+    include!("generated/agwp.peer.v1.rs");
+}
+
+/// The encoded `FileDescriptorSet` of `agwp.v1` and of all that it imports, with the `google.api.http` annotations and
+/// the comments.
+pub const DESCRIPTOR_SET: &[u8] = include_bytes!("generated/agwp.v1.binpb");

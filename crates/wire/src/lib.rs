@@ -1,5 +1,4 @@
-//! The only translation between the state machine's types and messages: what is stored, what is sent between replicas, and
-//! what clients see.
+//! The only translation between `ag-core` and the messages of `ag-proto`.
 
 pub mod storage;
 pub mod version;

@@ -1,13 +1,12 @@
-//! What this release is, and what it can read and write.
+//! What this release is, and which versions and formats it understands.
 
-/// This release, such as `0.1.0`.
+/// The release, such as `0.1.0`.
 pub const RELEASE: &str = env!("CARGO_PKG_VERSION");
-
-/// The lowest cluster version that this release can run at.
+/// The lowest cluster version that this release can take part in.
 pub const CLUSTER_VERSION_MIN: u32 = 1;
-
-/// The highest cluster version that this release can run at.
+/// The highest cluster version that this release can take part in.
 pub const CLUSTER_VERSION_MAX: u32 = 1;
-
-/// The format of the data folder that this release writes, and the newest that it reads.
+/// The format of a data directory that this release writes, and the highest that it reads.
 pub const DATA_FORMAT: u32 = 1;
+
+const _: () = assert!(CLUSTER_VERSION_MIN <= CLUSTER_VERSION_MAX);

@@ -1,89 +1,47 @@
-//! Bytes of log entries and of stored rows. Every value starts with a format byte; its layout never changes, later releases
-//! only add fields. The messages are those of `proto/agwp/storage/v1`.
+//! Bytes on disk and in the log.
+//!
+//! Every value is one byte, its format ([`FORMAT`]), followed by a message of `agwp.storage.v1`, or by plain bytes where
+//! its function says so. The checksums around it are the store's.
+//!
+//! Formats only grow: a later release adds fields and kinds, whose defaults are not encoded, so that what an earlier
+//! release wrote stays the same, byte for byte. `tests/frozen/` holds it fast.
 
-mod command;
+mod body;
 mod entry;
+mod error;
+mod kind;
+mod mark;
 mod row;
 
-pub use entry::{decode_entry, encode_entry};
-pub use row::{
-    decode_answer, decode_attestation, decode_audit, decode_job, decode_member, decode_meta, decode_queue,
-    decode_reply, encode_answer, encode_attestation, encode_audit, encode_job, encode_member, encode_meta,
-    encode_queue, encode_reply,
-};
+pub use entry::{decode_entry, encode_entry, encode_entry_into, encoded_entry_len};
+pub use error::DecodeError;
+pub use mark::{AppliedMark, EntryId, Identity, SnapshotFile, SnapshotMeta, Vote};
+pub use mark::{decode_applied_mark, decode_entry_id, decode_identity, decode_snapshot_meta, decode_vote};
+pub use mark::{encode_applied_mark, encode_entry_id, encode_identity, encode_snapshot_meta, encode_vote};
+pub use row::{decode_answer, decode_attestation, decode_audit, decode_blob, decode_job, decode_member, decode_meta};
+pub use row::{decode_queue, decode_reply, encode_answer, encode_attestation, encode_audit, encode_blob, encode_job};
+pub use row::{encode_member, encode_meta, encode_queue, encode_reply};
 
-/// The messages themselves, for the store's own.
-pub use ag_proto::storage_v1 as stored;
-pub use prost::Message as StoredMessage;
+/// The format of every value that this release writes.
+pub const FORMAT: u8 = 1;
 
-use ag_core::audit::AuditDecodeError;
-use ag_core::name::FieldError;
-use prost::Message;
-
-use crate::version::{CLUSTER_VERSION_MAX, RELEASE};
-
-/// The format byte that this release writes.
-const FORMAT: u8 = 1;
-
-/// Bytes that are not what they should be. The replica that meets one stops: it must not guess.
-#[derive(Debug, thiserror::Error)]
-pub enum DecodeError {
-    /// The value is empty.
-    #[error("stored value is empty")]
-    Empty,
-    /// The value has a format that this release does not know.
-    #[error("stored value has format {0}, release {RELEASE} reads format {FORMAT}: run a newer release")]
-    Format(u8),
-    /// Not an encoded message.
-    #[error("stored value is not a message")]
-    Message(#[source] prost::DecodeError),
-    /// A field is not what it should be.
-    #[error("stored value has a field that can not be")]
-    Field(#[source] FieldError),
-    /// A field is missing, or has a number that stands for nothing.
-    #[error("stored value: {0}")]
-    Value(&'static str),
-    /// Not an audit record.
-    #[error("stored value is not an audit record")]
-    Audit(#[source] AuditDecodeError),
-    /// A command that this release does not know. It must never be skipped.
-    #[error(
-        "the log holds a command of kind {kind} for cluster version {min_version}; release {RELEASE} supports up to \
-         {CLUSTER_VERSION_MAX}: run a newer release of ag on this replica"
-    )]
-    UnknownCommand {
-        /// See `CommandKind`.
-        kind: u32,
-        /// The lowest cluster version at which it may be proposed.
-        min_version: u32,
-    },
+/// Appends the format and the message.
+fn put(out: &mut Vec<u8>, message: &impl prost::Message) {
+    out.reserve(1 + message.encoded_len());
+    out.push(FORMAT);
+    message.encode_raw(out);
 }
 
-fn encode(message: &impl Message) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(1 + message.encoded_len());
-    bytes.push(FORMAT);
-    message.encode_raw(&mut bytes);
-    bytes
-}
-
-fn decode<M: Message + Default>(bytes: &[u8]) -> Result<M, DecodeError> {
+/// What follows the format byte of a value that is `what`.
+fn unframe<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a [u8], DecodeError> {
     match bytes.split_first() {
-        None => Err(DecodeError::Empty),
-        Some((&FORMAT, message)) => M::decode(message).map_err(DecodeError::Message),
-        Some((&format, _)) => Err(DecodeError::Format(format)),
+        Some((&FORMAT, rest)) => Ok(rest),
+        Some((&found, _)) => Err(DecodeError::Format { what, found }),
+        None => Err(DecodeError::Empty { what }),
     }
 }
 
-fn array<const N: usize>(bytes: &[u8], what: &'static str) -> Result<[u8; N], DecodeError> {
-    bytes.try_into().map_err(|_| DecodeError::Value(what))
-}
-
-/// Encodes a message of the store's own, with the format byte.
-pub fn encode_message(message: &impl Message) -> Vec<u8> {
-    encode(message)
-}
-
-/// Decodes what [`encode_message`] wrote.
-pub fn decode_message<M: Message + Default>(bytes: &[u8]) -> Result<M, DecodeError> {
-    decode(bytes)
+/// The message after the format byte.
+fn take<M: prost::Message + Default>(what: &'static str, bytes: &[u8]) -> Result<M, DecodeError> {
+    M::decode(unframe(what, bytes)?).map_err(|source| DecodeError::Malformed { what, source })
 }

@@ -1,4 +1,4 @@
-//! Rows of the stored state.
+//! Rows of the replicated state.
 
 use ag_core::Meta;
 use ag_core::audit::{AuditHead, AuditRecord};
@@ -7,220 +7,226 @@ use ag_core::command::Member;
 use ag_core::digest::Digest;
 use ag_core::hash::RowSum;
 use ag_core::job::{Claim, Job, JobNotes, JobState};
-use ag_core::name::{Addr, AttestationType, ClaimedBy, ClusterId, DedupeKey, JobId, LogPosition, QueueName, ReplicaId};
+use ag_core::name::{
+    Addr, AttestationType, ClaimedBy, ClusterId, DedupeKey, FieldError, JobId, LogPosition, QueueName, ReplicaId,
+};
 use ag_core::outcome::Enqueued;
 use ag_core::queue::QueuePolicy;
 use ag_core::time::{LeaseTime, WallTime};
-use ag_proto::storage_v1 as stored;
+use ag_proto::storage_v1 as pb;
+use bytes::Bytes;
+use prost::encoding::{WireType, encode_key, encode_varint};
 
-use super::{DecodeError, array, decode, encode};
+use super::{DecodeError, FORMAT, put, take, unframe};
 
-/// The row of a job.
-pub fn encode_job(job: &Job) -> Vec<u8> {
-    encode(&from_job(job))
+/// Appends a job.
+pub fn encode_job(job: &Job, out: &mut Vec<u8>) {
+    put(out, &job_message(job));
 }
 
-/// The job of a row.
+/// The job in these bytes.
 pub fn decode_job(bytes: &[u8]) -> Result<Job, DecodeError> {
-    to_job(decode(bytes)?)
+    let what = "job";
+    job_of(take(what, bytes)?).map_err(DecodeError::of(what))
 }
 
-/// The row of a queue.
-pub fn encode_queue(queue: &QueueName, policy: &QueuePolicy) -> Vec<u8> {
-    encode(&stored::QueueRow {
-        queue: queue.as_str().into(),
+/// Appends a queue.
+pub fn encode_queue(queue: &QueueName, policy: &QueuePolicy, out: &mut Vec<u8>) {
+    let message = pb::Queue {
+        queue: queue.to_string(),
         paused: policy.paused,
         default_lease_ms: policy.default_lease_ms,
         max_attempts: policy.max_attempts,
         retention_ms: policy.retention_ms,
         concurrency_limit: policy.concurrency_limit,
-    })
-}
-
-/// The queue of a row.
-pub fn decode_queue(bytes: &[u8]) -> Result<(QueueName, QueuePolicy), DecodeError> {
-    let row: stored::QueueRow = decode(bytes)?;
-    let policy = QueuePolicy {
-        paused: row.paused,
-        default_lease_ms: row.default_lease_ms,
-        max_attempts: row.max_attempts,
-        retention_ms: row.retention_ms,
-        concurrency_limit: row.concurrency_limit,
     };
-    Ok((queue(&row.queue)?, policy))
+    put(out, &message);
 }
 
-/// The row of a reply.
-pub fn encode_reply(reply: &Reply) -> Vec<u8> {
-    encode(&stored::ReplyRow {
-        reply_key: reply.reply_key.0.to_vec().into(),
-        content: reply.content.to_vec().into(),
+/// The queue in these bytes.
+pub fn decode_queue(bytes: &[u8]) -> Result<(QueueName, QueuePolicy), DecodeError> {
+    let what = "queue";
+    let queue: pb::Queue = take(what, bytes)?;
+    let policy = QueuePolicy {
+        paused: queue.paused,
+        default_lease_ms: queue.default_lease_ms,
+        max_attempts: queue.max_attempts,
+        retention_ms: queue.retention_ms,
+        concurrency_limit: queue.concurrency_limit,
+    };
+    Ok((QueueName::parse("queue", &queue.queue).map_err(DecodeError::of(what))?, policy))
+}
+
+/// Appends a reply.
+pub fn encode_reply(reply: &Reply, out: &mut Vec<u8>) {
+    let message = pb::Reply {
+        reply_key: Bytes::copy_from_slice(&reply.reply_key.0),
+        content: Bytes::copy_from_slice(&reply.content),
         term: reply.applied_at.term,
         log_index: reply.applied_at.log_index,
         answered_at_ms: reply.answered_at.0,
         reply_number: reply.reply_number,
-    })
-}
-
-/// The reply of a row.
-pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
-    let row: stored::ReplyRow = decode(bytes)?;
-    Ok(Reply {
-        reply_key: ReplyKey(array(&row.reply_key, "reply_key has not 16 bytes")?),
-        content: array(&row.content, "content has not 16 bytes")?,
-        applied_at: LogPosition { term: row.term, log_index: row.log_index },
-        answered_at: LeaseTime(row.answered_at_ms),
-        reply_number: row.reply_number,
-    })
-}
-
-/// The row of a kept answer.
-pub fn encode_answer(answer: &Answer) -> Vec<u8> {
-    use stored::answer_row::Answer as Row;
-    let row = match answer {
-        Answer::Enqueued(jobs) => {
-            let job = |enqueued: &Enqueued| stored::EnqueuedJob {
-                job: Some(from_job(&enqueued.job)),
-                deduplicated: enqueued.deduplicated,
-            };
-            Row::Enqueued(stored::EnqueuedAnswer { jobs: jobs.iter().map(job).collect() })
-        }
-        Answer::Claimed(jobs) => Row::Claimed(stored::ClaimedAnswer { jobs: jobs.iter().map(from_job).collect() }),
-        Answer::Completed(job) => Row::Completed(from_job(job)),
     };
-    encode(&stored::AnswerRow { answer: Some(row) })
+    put(out, &message);
 }
 
-/// The kept answer of a row.
+/// The reply in these bytes.
+pub fn decode_reply(bytes: &[u8]) -> Result<Reply, DecodeError> {
+    let what = "reply";
+    let reply: pb::Reply = take(what, bytes)?;
+    Ok(Reply {
+        reply_key: ReplyKey(array("reply_key", &reply.reply_key).map_err(DecodeError::of(what))?),
+        content: array("content", &reply.content).map_err(DecodeError::of(what))?,
+        applied_at: LogPosition { term: reply.term, log_index: reply.log_index },
+        answered_at: LeaseTime(reply.answered_at_ms),
+        reply_number: reply.reply_number,
+    })
+}
+
+/// Appends an answer.
+pub fn encode_answer(answer: &Answer, out: &mut Vec<u8>) {
+    use pb::answer::Answer as Message;
+    let enqueued = |enqueued: &Enqueued| pb::EnqueuedJob {
+        job: Some(job_message(&enqueued.job)),
+        deduplicated: enqueued.deduplicated,
+    };
+    let message = match answer {
+        Answer::Enqueued(jobs) => Message::Enqueued(pb::EnqueuedAnswer { jobs: jobs.iter().map(enqueued).collect() }),
+        Answer::Claimed(jobs) => Message::Claimed(pb::ClaimedAnswer { jobs: jobs.iter().map(job_message).collect() }),
+        Answer::Completed(job) => Message::Completed(job_message(job)),
+    };
+    put(out, &pb::Answer { answer: Some(message) });
+}
+
+/// The answer in these bytes.
 pub fn decode_answer(bytes: &[u8]) -> Result<Answer, DecodeError> {
-    use stored::answer_row::Answer as Row;
-    let row: stored::AnswerRow = decode(bytes)?;
-    match row.answer {
-        None => Err(DecodeError::Value("answer is missing")),
-        Some(Row::Enqueued(answer)) => {
-            let enqueued = |row: stored::EnqueuedJob| -> Result<Enqueued, DecodeError> {
-                let job = to_job(row.job.ok_or(DecodeError::Value("job is missing"))?)?;
-                Ok(Enqueued { job, deduplicated: row.deduplicated })
-            };
+    use pb::answer::Answer as Message;
+    let what = "answer";
+    let answer: pb::Answer = take(what, bytes)?;
+    let absent = |field| move || FieldError::new(field, "must be present");
+    let enqueued = |enqueued: pb::EnqueuedJob| {
+        let job = enqueued.job.ok_or_else(absent("job")).and_then(job_of)?;
+        Ok(Enqueued { job, deduplicated: enqueued.deduplicated })
+    };
+    let decoded = match answer.answer {
+        None => Err(absent("answer")()),
+        Some(Message::Enqueued(answer)) => {
             answer.jobs.into_iter().map(enqueued).collect::<Result<_, _>>().map(Answer::Enqueued)
         }
-        Some(Row::Claimed(answer)) => {
-            answer.jobs.into_iter().map(to_job).collect::<Result<_, _>>().map(Answer::Claimed)
+        Some(Message::Claimed(answer)) => {
+            answer.jobs.into_iter().map(job_of).collect::<Result<_, _>>().map(Answer::Claimed)
         }
-        Some(Row::Completed(job)) => Ok(Answer::Completed(Box::new(to_job(job)?))),
-    }
+        Some(Message::Completed(job)) => job_of(job).map(|job| Answer::Completed(Box::new(job))),
+    };
+    decoded.map_err(DecodeError::of(what))
 }
 
-/// The row of a member.
-pub fn encode_member(member: &Member) -> Vec<u8> {
-    encode(&from_member(member))
+/// Appends a member.
+pub fn encode_member(member: &Member, out: &mut Vec<u8>) {
+    let message = pb::Member {
+        replica_id: member.replica_id.0,
+        addr: member.addr.to_string(),
+        peer_addr: member.peer_addr.to_string(),
+        release: member.release.clone(),
+        min_version: member.min_version,
+        max_version: member.max_version,
+    };
+    put(out, &message);
 }
 
-/// The member of a row.
+/// The member in these bytes.
 pub fn decode_member(bytes: &[u8]) -> Result<Member, DecodeError> {
-    to_member(decode(bytes)?)
+    let what = "member";
+    let member: pb::Member = take(what, bytes)?;
+    Ok(Member {
+        replica_id: ReplicaId(member.replica_id),
+        addr: Addr::parse("addr", &member.addr).map_err(DecodeError::of(what))?,
+        peer_addr: Addr::parse("peer_addr", &member.peer_addr).map_err(DecodeError::of(what))?,
+        release: member.release,
+        min_version: member.min_version,
+        max_version: member.max_version,
+    })
 }
 
-/// The row of the single values.
-pub fn encode_meta(meta: &Meta) -> Vec<u8> {
-    encode(&stored::MetaRow {
-        cluster_id: meta.cluster_id.0.to_vec().into(),
+/// Appends the single values of a state.
+pub fn encode_meta(meta: &Meta, out: &mut Vec<u8>) {
+    let cluster_id = if meta.cluster_id.is_set() { Bytes::copy_from_slice(&meta.cluster_id.0) } else { Bytes::new() };
+    let message = pb::Meta {
+        cluster_id,
         cluster_version: meta.cluster_version,
         version_held: meta.version_held,
         lease_now_ms: meta.lease_now.0,
         wall_now_ms: meta.wall_now.0,
-        next_job_number: meta.next_job_id.0,
+        next_job_id: meta.next_job_id.0,
         next_replica_id: meta.next_replica_id.0,
         reply_number: meta.reply_number,
         audit_sequence: meta.audit_head.sequence,
-        audit_hash: meta.audit_head.hash.0.to_vec().into(),
-        row_sum: meta.rows.to_bytes().to_vec().into(),
-    })
+        audit_hash: Bytes::copy_from_slice(&meta.audit_head.hash.0),
+        row_sum: Bytes::copy_from_slice(&meta.rows.to_bytes()),
+    };
+    put(out, &message);
 }
 
-/// The single values of a row.
+/// The single values in these bytes.
 pub fn decode_meta(bytes: &[u8]) -> Result<Meta, DecodeError> {
-    let row: stored::MetaRow = decode(bytes)?;
-    Ok(Meta {
-        cluster_id: ClusterId(array(&row.cluster_id, "cluster_id has not 16 bytes")?),
-        cluster_version: row.cluster_version,
-        version_held: row.version_held,
-        lease_now: LeaseTime(row.lease_now_ms),
-        wall_now: WallTime(row.wall_now_ms),
-        next_job_id: JobId(row.next_job_number),
-        next_replica_id: ReplicaId(row.next_replica_id),
-        reply_number: row.reply_number,
-        audit_head: AuditHead {
-            sequence: row.audit_sequence,
-            hash: Digest(array(&row.audit_hash, "audit_hash has not 32 bytes")?),
-        },
-        rows: RowSum::from_bytes(array(&row.row_sum, "row_sum has not 32 bytes")?),
-    })
+    let what = "state's meta row";
+    meta_of(take(what, bytes)?).map_err(DecodeError::of(what))
 }
 
-/// The row of an attestation.
-pub fn encode_attestation(attestation_type: &AttestationType, attestation: &[u8]) -> Vec<u8> {
-    encode(&stored::AttestationRow {
-        attestation_type: attestation_type.as_str().into(),
-        attestation: attestation.to_vec().into(),
-    })
-}
-
-/// Media type and bytes of an attestation's row.
-pub fn decode_attestation(bytes: &[u8]) -> Result<(AttestationType, Vec<u8>), DecodeError> {
-    let row: stored::AttestationRow = decode(bytes)?;
-    let parsed = AttestationType::parse("attestation_type", &row.attestation_type).map_err(DecodeError::Field)?;
-    Ok((parsed, row.attestation.into()))
-}
-
-/// The row of an audit record.
-pub fn encode_audit(record: &AuditRecord) -> Vec<u8> {
-    encode(&stored::AuditRow {
-        previous_hash: record.previous_hash.0.to_vec().into(),
-        canonical: record.canonical().into(),
-    })
-}
-
-/// The audit record of a row; its hash is computed anew.
-pub fn decode_audit(bytes: &[u8]) -> Result<AuditRecord, DecodeError> {
-    let row: stored::AuditRow = decode(bytes)?;
-    let previous_hash = Digest(array(&row.previous_hash, "previous_hash has not 32 bytes")?);
-    AuditRecord::from_canonical(previous_hash, &row.canonical).map_err(DecodeError::Audit)
-}
-
-fn queue(name: &str) -> Result<QueueName, DecodeError> {
-    QueueName::parse("queue", name).map_err(DecodeError::Field)
-}
-
-fn state_number(state: JobState) -> u32 {
-    match state {
-        JobState::Scheduled => 1,
-        JobState::Ready => 2,
-        JobState::Claimed => 3,
-        JobState::Completed => 4,
-        JobState::Dead => 5,
-        JobState::Cancelled => 6,
+/// Appends an attestation. Its bytes are copied once.
+pub fn encode_attestation(attestation_type: &AttestationType, bytes: &[u8], out: &mut Vec<u8>) {
+    const ATTESTATION: u32 = 2;
+    let attestation_type = attestation_type.to_string();
+    put(out, &pb::Attestation { attestation_type, attestation: Bytes::new() });
+    if !bytes.is_empty() {
+        encode_key(ATTESTATION, WireType::LengthDelimited, out);
+        encode_varint(bytes.len() as u64, out);
+        out.extend_from_slice(bytes);
     }
 }
 
-fn state_of(number: u32) -> Result<JobState, DecodeError> {
-    Ok(match number {
-        1 => JobState::Scheduled,
-        2 => JobState::Ready,
-        3 => JobState::Claimed,
-        4 => JobState::Completed,
-        5 => JobState::Dead,
-        6 => JobState::Cancelled,
-        _ => return Err(DecodeError::Value("state is none")),
-    })
+/// The attestation in these bytes.
+pub fn decode_attestation(bytes: &[u8]) -> Result<(AttestationType, Vec<u8>), DecodeError> {
+    let what = "attestation";
+    let message: pb::Attestation = take(what, bytes)?;
+    let attestation_type = AttestationType::parse("attestation_type", &message.attestation_type);
+    Ok((attestation_type.map_err(DecodeError::of(what))?, message.attestation.into()))
 }
 
-fn from_job(job: &Job) -> stored::JobRow {
+/// Appends a blob: the format, then its bytes as they are.
+pub fn encode_blob(bytes: &[u8], out: &mut Vec<u8>) {
+    out.reserve(1 + bytes.len());
+    out.push(FORMAT);
+    out.extend_from_slice(bytes);
+}
+
+/// The blob in these bytes.
+pub fn decode_blob(bytes: &[u8]) -> Result<&[u8], DecodeError> {
+    unframe("blob", bytes)
+}
+
+/// Appends a record of the audit log: the format, the 32 bytes of the hash before, then its canonical bytes.
+pub fn encode_audit(record: &AuditRecord, out: &mut Vec<u8>) {
+    out.push(FORMAT);
+    out.extend_from_slice(&record.previous_hash.0);
+    out.extend_from_slice(&record.canonical());
+}
+
+/// The record in these bytes. Its hash is computed, not read.
+pub fn decode_audit(bytes: &[u8]) -> Result<AuditRecord, DecodeError> {
+    let what = "record of the audit log";
+    let rest = unframe(what, bytes)?;
+    let short = || DecodeError::field(what, "previous_hash", "must be 32 bytes");
+    let (previous_hash, canonical) = rest.split_first_chunk::<32>().ok_or_else(short)?;
+    AuditRecord::from_canonical(Digest(*previous_hash), canonical).map_err(DecodeError::Audit)
+}
+
+fn job_message(job: &Job) -> pb::Job {
     let notes = job.notes();
-    stored::JobRow {
-        job_number: job.job_id.0,
-        queue: job.queue.as_str().into(),
-        state: state_number(job.state),
+    pb::Job {
+        job_id: job.job_id.0,
+        queue: job.queue.to_string(),
+        state: state_message(job.state).into(),
         priority: job.priority,
         attempts: job.attempts,
         releases: job.releases,
@@ -230,21 +236,81 @@ fn from_job(job: &Job) -> stored::JobRow {
         run_at_ms: job.run_at.0,
         created_at_ms: job.created_at.0,
         payload_bytes: job.payload_bytes,
-        claim: job.claim.as_deref().map(from_claim),
-        dedupe_key: notes.dedupe_key.as_ref().map_or("", |key| key.as_str()).into(),
+        claim: job.claim.as_deref().map(claim_message),
+        dedupe_key: notes.dedupe_key.as_ref().map(ToString::to_string).unwrap_or_default(),
         labels: notes.labels.clone(),
         reason: notes.reason.clone(),
         progress_bytes: notes.progress_bytes,
         result_bytes: notes.result_bytes,
-        attestation: notes.attestation.map_or_else(Vec::new, |digest| digest.0.to_vec()).into(),
+        attestation: notes.attestation.map(|digest| Bytes::copy_from_slice(&digest.0)).unwrap_or_default(),
         finished_at_ms: notes.finished_at.map(|at| at.0),
         cancel_requested_at_ms: notes.cancel_requested_at.map(|at| at.0),
     }
 }
 
-fn from_claim(claim: &Claim) -> stored::ClaimRow {
-    stored::ClaimRow {
-        claimed_by: claim.claimed_by.as_str().into(),
+fn job_of(message: pb::Job) -> Result<Job, FieldError> {
+    let text = message.dedupe_key;
+    let notes = JobNotes {
+        dedupe_key: if text.is_empty() { None } else { Some(DedupeKey::parse("dedupe_key", &text)?) },
+        labels: message.labels,
+        reason: message.reason,
+        progress_bytes: message.progress_bytes,
+        result_bytes: message.result_bytes,
+        attestation: match message.attestation.is_empty() {
+            true => None,
+            false => Some(Digest(array("attestation", &message.attestation)?)),
+        },
+        finished_at: message.finished_at_ms.map(WallTime),
+        cancel_requested_at: message.cancel_requested_at_ms.map(WallTime),
+    };
+    let mut job = Job {
+        job_id: JobId(message.job_id),
+        queue: QueueName::parse("queue", &message.queue)?,
+        state: state_of(message.state)?,
+        priority: message.priority,
+        attempts: message.attempts,
+        releases: message.releases,
+        max_attempts: message.max_attempts,
+        retry_budget: message.retry_budget,
+        lease_ms: message.lease_ms,
+        run_at: WallTime(message.run_at_ms),
+        created_at: WallTime(message.created_at_ms),
+        payload_bytes: message.payload_bytes,
+        claim: message.claim.map(claim_of).transpose()?.map(Box::new),
+        notes: Some(Box::new(notes)),
+    };
+    job.normalize();
+    Ok(job)
+}
+
+fn state_message(state: JobState) -> pb::JobState {
+    match state {
+        JobState::Scheduled => pb::JobState::Scheduled,
+        JobState::Ready => pb::JobState::Ready,
+        JobState::Claimed => pb::JobState::Claimed,
+        JobState::Completed => pb::JobState::Completed,
+        JobState::Dead => pb::JobState::Dead,
+        JobState::Cancelled => pb::JobState::Cancelled,
+    }
+}
+
+fn state_of(number: i32) -> Result<JobState, FieldError> {
+    match pb::JobState::try_from(number) {
+        Ok(pb::JobState::Scheduled) => Ok(JobState::Scheduled),
+        Ok(pb::JobState::Ready) => Ok(JobState::Ready),
+        Ok(pb::JobState::Claimed) => Ok(JobState::Claimed),
+        Ok(pb::JobState::Completed) => Ok(JobState::Completed),
+        Ok(pb::JobState::Dead) => Ok(JobState::Dead),
+        Ok(pb::JobState::Cancelled) => Ok(JobState::Cancelled),
+        Ok(pb::JobState::Unspecified) | Err(_) => {
+            Err(FieldError::new("state", format!("must be a known state, not {number}")))
+        }
+    }
+}
+
+fn claim_message(claim: &Claim) -> pb::Claim {
+    pb::Claim {
+        claimed_by: claim.claimed_by.as_str().to_owned(),
         lease_ms: claim.lease_ms,
         lease_ends_at_ms: claim.lease_ends_at.0,
         lease_ends_wall_ms: claim.lease_ends_wall.0,
@@ -252,71 +318,37 @@ fn from_claim(claim: &Claim) -> stored::ClaimRow {
     }
 }
 
-fn to_job(row: stored::JobRow) -> Result<Job, DecodeError> {
-    let notes = JobNotes {
-        dedupe_key: match row.dedupe_key.as_str() {
-            "" => None,
-            key => Some(DedupeKey::parse("dedupe_key", key).map_err(DecodeError::Field)?),
-        },
-        labels: row.labels,
-        reason: row.reason,
-        progress_bytes: row.progress_bytes,
-        result_bytes: row.result_bytes,
-        attestation: match row.attestation.len() {
-            0 => None,
-            _ => Some(Digest(array(&row.attestation, "attestation has not 32 bytes")?)),
-        },
-        finished_at: row.finished_at_ms.map(WallTime),
-        cancel_requested_at: row.cancel_requested_at_ms.map(WallTime),
-    };
-    let mut job = Job {
-        job_id: JobId(row.job_number),
-        queue: queue(&row.queue)?,
-        state: state_of(row.state)?,
-        priority: row.priority,
-        attempts: row.attempts,
-        releases: row.releases,
-        max_attempts: row.max_attempts,
-        retry_budget: row.retry_budget,
-        lease_ms: row.lease_ms,
-        run_at: WallTime(row.run_at_ms),
-        created_at: WallTime(row.created_at_ms),
-        payload_bytes: row.payload_bytes,
-        claim: row.claim.map(to_claim).transpose()?,
-        notes: Some(Box::new(notes)),
-    };
-    job.normalize();
-    Ok(job)
-}
-
-fn to_claim(row: stored::ClaimRow) -> Result<Box<Claim>, DecodeError> {
-    Ok(Box::new(Claim {
-        claimed_by: ClaimedBy::from_stored(&row.claimed_by).map_err(DecodeError::Field)?,
-        lease_ms: row.lease_ms,
-        lease_ends_at: LeaseTime(row.lease_ends_at_ms),
-        lease_ends_wall: WallTime(row.lease_ends_wall_ms),
-        lapsed: row.lapsed,
-    }))
-}
-
-pub(super) fn from_member(member: &Member) -> stored::MemberRow {
-    stored::MemberRow {
-        replica_id: member.replica_id.0,
-        addr: member.addr.as_str().into(),
-        peer_addr: member.peer_addr.as_str().into(),
-        release: member.release.clone(),
-        min_version: member.min_version,
-        max_version: member.max_version,
-    }
-}
-
-pub(super) fn to_member(row: stored::MemberRow) -> Result<Member, DecodeError> {
-    Ok(Member {
-        replica_id: ReplicaId(row.replica_id),
-        addr: Addr::parse("addr", &row.addr).map_err(DecodeError::Field)?,
-        peer_addr: Addr::parse("peer_addr", &row.peer_addr).map_err(DecodeError::Field)?,
-        release: row.release,
-        min_version: row.min_version,
-        max_version: row.max_version,
+fn claim_of(message: pb::Claim) -> Result<Claim, FieldError> {
+    Ok(Claim {
+        claimed_by: ClaimedBy::from_stored(&message.claimed_by)?,
+        lease_ms: message.lease_ms,
+        lease_ends_at: LeaseTime(message.lease_ends_at_ms),
+        lease_ends_wall: WallTime(message.lease_ends_wall_ms),
+        lapsed: message.lapsed,
     })
+}
+
+fn meta_of(message: pb::Meta) -> Result<Meta, FieldError> {
+    Ok(Meta {
+        cluster_id: match message.cluster_id.is_empty() {
+            true => ClusterId::default(),
+            false => ClusterId(array("cluster_id", &message.cluster_id)?),
+        },
+        cluster_version: message.cluster_version,
+        version_held: message.version_held,
+        lease_now: LeaseTime(message.lease_now_ms),
+        wall_now: WallTime(message.wall_now_ms),
+        next_job_id: JobId(message.next_job_id),
+        next_replica_id: ReplicaId(message.next_replica_id),
+        reply_number: message.reply_number,
+        audit_head: AuditHead {
+            sequence: message.audit_sequence,
+            hash: Digest(array("audit_hash", &message.audit_hash)?),
+        },
+        rows: RowSum::from_bytes(array("row_sum", &message.row_sum)?),
+    })
+}
+
+fn array<const N: usize>(field: &str, bytes: &[u8]) -> Result<[u8; N], FieldError> {
+    bytes.try_into().map_err(|_| FieldError::new(field, format!("must be {N} bytes")))
 }
