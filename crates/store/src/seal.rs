@@ -1,0 +1,74 @@
+//! The checksum of a stored value, over where it lies and what it is.
+//!
+//! A sealed value is its bytes and 4 more: CRC-32 (IEEE), little-endian, over the number of its table (1 byte), its key,
+//! and its bytes. A value that turns up under another key does not have its checksum.
+
+use crate::StoreError;
+
+/// What a value is checked as. Numbers are fixed for ever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Table {
+    Meta = 1,
+    Jobs = 2,
+    Blobs = 3,
+    Queues = 4,
+    Replies = 5,
+    Answers = 6,
+    Members = 7,
+    Audit = 8,
+    Attestations = 9,
+    LogMeta = 32,
+    LogEntries = 33,
+    SnapshotMeta = 48,
+    MemorySnapshot = 49,
+}
+
+impl Table {
+    /// Its name, which is also that of its column family.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Meta => "meta",
+            Self::Jobs => "jobs",
+            Self::Blobs => "blobs",
+            Self::Queues => "queues",
+            Self::Replies => "replies",
+            Self::Answers => "answers",
+            Self::Members => "members",
+            Self::Audit => "audit",
+            Self::Attestations => "attestations",
+            Self::LogMeta => "log_meta",
+            Self::LogEntries => "log_entries",
+            Self::SnapshotMeta => "snapshot_meta",
+            Self::MemorySnapshot => "memory_snapshot",
+        }
+    }
+
+    /// A row of it, for people to read.
+    pub fn row(self, key: &[u8]) -> String {
+        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("row {key} of table {}", self.name())
+    }
+}
+
+/// Appends the checksum.
+pub fn seal(table: Table, key: &[u8], value: &mut Vec<u8>) {
+    let crc32 = checksum(table, key, value);
+    value.extend_from_slice(&crc32.to_le_bytes());
+}
+
+/// The value without its checksum, if that holds.
+pub fn unseal<'a>(table: Table, key: &[u8], sealed: &'a [u8]) -> Result<&'a [u8], StoreError> {
+    match sealed.split_last_chunk::<4>() {
+        Some((value, crc32)) if u32::from_le_bytes(*crc32) == checksum(table, key, value) => Ok(value),
+        _ => Err(StoreError::corrupt(table.row(key), "its checksum does not hold")),
+    }
+}
+
+fn checksum(table: Table, key: &[u8], value: &[u8]) -> u32 {
+    let mut crc32 = crc32fast::Hasher::new();
+    crc32.update(&[table as u8]);
+    crc32.update(key);
+    crc32.update(value);
+    crc32.finalize()
+}
