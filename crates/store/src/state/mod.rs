@@ -20,7 +20,6 @@ pub use memory::{MemorySnapshot, MemoryState};
 pub use rocks::RocksState;
 
 pub(crate) use load::load;
-pub(crate) use rows::{Rows, Sink, apply};
 
 /// How far loading has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

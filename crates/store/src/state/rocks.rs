@@ -16,8 +16,7 @@ use ag_core::{Meta, State};
 use ag_wire::storage::AppliedMark;
 use parking_lot::Mutex;
 use rocksdb::{
-    ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, Direction, IteratorMode, LogLevel, Options,
-    WriteBatch, WriteOptions,
+    ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, LogLevel, Options, WriteBatch, WriteOptions,
 };
 
 use super::rows::{self, Rows, Sink, TABLES, Visit};
