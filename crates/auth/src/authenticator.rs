@@ -107,8 +107,8 @@ impl Authenticator {
     }
 
     /// With the principals of a file, which must be good now. From then on it is looked at every second, until the last
-    /// clone of this value is gone: a change counts for the calls that begin after it was noticed. While it is not good,
-    /// the principals of before stay, and an error is logged once.
+    /// clone of this value is gone: a change counts for the calls that begin after it was noticed. While it is not
+    /// good, the principals of before stay, and an error is logged once.
     pub fn from_file(path: &Path) -> Result<Self, PrincipalsError> {
         let seen = Stamp::of(path);
         let principals = Principals::read(path)?;

@@ -7,8 +7,8 @@
 //! | `<name>-peer.crt`, `<name>-peer.key` | what a replica shows to other replicas, when it serves and when it dials |
 //! | `<name>-server.crt`, `<name>-server.key` | what a replica shows to clients |
 //!
-//! The `.key` files of the authorities are needed only to make more certificates, and belong on no replica. All files are
-//! written with mode 0600, and none is ever overwritten.
+//! The `.key` files of the authorities are needed only to make more certificates, and belong on no replica. All files
+//! are written with mode 0600, and none is ever overwritten.
 
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};

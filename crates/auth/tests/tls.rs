@@ -25,8 +25,8 @@ fn peer(dir: &Path, name: &str) -> PeerTls {
     PeerTls::from_files(&dir.join("peer-ca.crt"), &file("crt"), &file("key")).unwrap()
 }
 
-/// A handshake of `dialler` with `listener` under `host`, and one byte each way. The byte matters: with TLS 1.3 a dialler
-/// learns that its certificate was refused only when it reads.
+/// A handshake of `dialler` with `listener` under `host`, and one byte each way. The byte matters: with TLS 1.3 a
+/// dialler learns that its certificate was refused only when it reads.
 async fn talk(listener: PeerTls, dialler: PeerTls, host: &str) -> std::io::Result<()> {
     let tcp = TcpListener::bind("127.0.0.1:0").await?;
     let addr = tcp.local_addr()?;

@@ -14,8 +14,8 @@
 //!
 //! # What is repeated, and why that is safe
 //!
-//! Every call has one deadline, sent along as `grpc-timeout`. Within it, a call that failed is sent again, to the leader
-//! that an answer named or else to the next address, after a growing pause with jitter:
+//! Every call has one deadline, sent along as `grpc-timeout`. Within it, a call that failed is sent again, to the
+//! leader that an answer named or else to the next address, after a growing pause with jitter:
 //!
 //! | calls | repeated when |
 //! | --- | --- |
@@ -25,8 +25,8 @@
 //! | release | the same: a claim that was given back cannot be given back again, so a repeat is refused as lost. The one exception costs work, never a result: while the answer was lost, a claimer with the same label may have been given the job again, and then loses that claim, unused |
 //! | fail, cancel, retry, update of a queue, changes of the cluster | only when it is certain that nothing was proposed: the connection could not be made, or the answer says so |
 //!
-//! A refusal by the state machine is final and carries [`ClientError::applied`]. An error with [`ClientError::is_unknown`]
-//! may or may not have had its effect.
+//! A refusal by the state machine is final and carries [`ClientError::applied`]. An error with
+//! [`ClientError::is_unknown`] may or may not have had its effect.
 
 mod answer;
 mod builder;
@@ -46,8 +46,8 @@ pub use tonic::Code;
 
 /// How long a call may take when nothing else is said.
 pub const DEADLINE_DEFAULT: std::time::Duration = std::time::Duration::from_secs(30);
-/// How long one try of a call may take before another replica is asked, when nothing else is said. A claim that waits has
-/// its `wait` on top.
+/// How long one try of a call may take before another replica is asked, when nothing else is said. A claim that waits
+/// has its `wait` on top.
 pub const TRY_TIMEOUT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Most addresses that a client keeps, those that it learned from answers included.
 pub const ADDRS_MAX: usize = 32;

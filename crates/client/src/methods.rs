@@ -42,8 +42,8 @@ macro_rules! claim {
             let rules = Rules { method: stringify!($name), repeat: Repeat::Freely, wait };
             let make = |taken: Duration| {
                 let mut request = request.clone();
-                // A repeat waits only for what is left. `wait` is not part of what a request id stands for. A wait out of
-                // bounds stays as it is, for the service to refuse.
+                // A repeat waits only for what is left. `wait` is not part of what a request id stands for. A wait out
+                // of bounds stays as it is, for the service to refuse.
                 if asked.is_some_and(|asked| asked == wait) && taken > Duration::from_millis(100) {
                     request.wait = prost_types::Duration::try_from(wait.saturating_sub(taken)).ok();
                 }

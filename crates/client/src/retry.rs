@@ -33,8 +33,8 @@ impl Repeat {
     }
 }
 
-/// The pause before a try, where `rounds` is how often all addresses have failed in a row (from 0) and `asked` is what the
-/// service asks for. A random part of it, so that clients that failed together do not come back together.
+/// The pause before a try, where `rounds` is how often all addresses have failed in a row (from 0) and `asked` is what
+/// the service asks for. A random part of it, so that clients that failed together do not come back together.
 pub(crate) fn pause(rounds: u32, asked: Option<Duration>) -> Duration {
     let most = PAUSE_FIRST.saturating_mul(1 << rounds.min(10)).min(PAUSE_MAX);
     let asked = asked.unwrap_or_default().min(PAUSE_ASKED_MAX);

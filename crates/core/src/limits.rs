@@ -48,7 +48,8 @@ pub const CLAIM_QUEUES_MAX: usize = 100;
 pub const PAGE_SIZE_MAX: u32 = 1_000;
 /// Page size when none is named.
 pub const PAGE_SIZE_DEFAULT: u32 = 100;
-/// Most bytes of payload, progress, labels and texts that one batch claim hands out; the first job is handed out whatever its size.
+/// Most bytes of payload, progress, labels and texts that one batch claim hands out; the first job is handed out
+/// whatever its size.
 pub const CLAIM_BATCH_BYTES_MAX: u64 = 3 << 20;
 /// Most queues in a cluster.
 pub const QUEUES_MAX: usize = 10_000;

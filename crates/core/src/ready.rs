@@ -14,8 +14,8 @@ enum Class {
 
 impl State {
     /// The job that a claim on these queues, taken together, is handed next: by priority, then lapsed claims before new
-    /// jobs, then `run_at`, then job id. Paused queues, and new jobs of queues at their concurrency limit, are passed over;
-    /// a lapsed claim may change hands at the limit, since it is already counted.
+    /// jobs, then `run_at`, then job id. Paused queues, and new jobs of queues at their concurrency limit, are passed
+    /// over; a lapsed claim may change hands at the limit, since it is already counted.
     pub(crate) fn next_candidate(&self, queues: &[QueueName]) -> Option<JobId> {
         let candidates = queues.iter().filter_map(|name| self.queues.get(name)?.next_candidate());
         candidates.min().map(|(_, _, _, job_id)| job_id)

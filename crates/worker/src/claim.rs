@@ -17,8 +17,8 @@ use crate::os::Signal;
 use crate::progress::ProgressDir;
 use crate::report::{self, Taken};
 
-/// The exit code by which a command says that it cannot work on this job now, such as for want of something that it needs:
-/// EX_TEMPFAIL of sysexits.h. The claim is given back, and the retry budget is not charged.
+/// The exit code by which a command says that it cannot work on this job now, such as for want of something that it
+/// needs: EX_TEMPFAIL of sysexits.h. The claim is given back, and the retry budget is not charged.
 pub const EXIT_RELEASE: i32 = 75;
 
 /// What the tasks of a worker share.

@@ -9,7 +9,8 @@ use ag_client::Client;
 
 use crate::event::Event;
 
-/// Called with everything that happens to a claim, in order for each claim, from the worker's own tasks: it must not block.
+/// Called with everything that happens to a claim, in order for each claim, from the worker's own tasks: it must not
+/// block.
 pub type Observer = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// What a worker is told.
@@ -35,8 +36,8 @@ pub struct WorkerConfig {
     pub stop_grace: Duration,
     /// How long running commands may go on after the worker was told to stop; then their jobs are given back.
     pub drain_grace: Duration,
-    /// How long the first retry of a failed job is put off; twice as long for each further one, at most 5 minutes. 0: not
-    /// at all.
+    /// How long the first retry of a failed job is put off; twice as long for each further one, at most 5 minutes. 0:
+    /// not at all.
     pub retry_backoff: Duration,
     /// Store an attestation with every completion.
     pub attest: bool,

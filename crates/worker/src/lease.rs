@@ -1,8 +1,8 @@
 //! The claims that this worker holds, and until when it may believe so.
 //!
-//! A claim's deadline is counted from BEFORE the call that began or extended it was sent, on `CLOCK_BOOTTIME`, and ends a
-//! margin before the lease does. The service starts the lease later than that, when it applies the call, and never ends
-//! one early. So whenever the deadline has not passed, the claim cannot have gone to anyone else.
+//! A claim's deadline is counted from BEFORE the call that began or extended it was sent, on `CLOCK_BOOTTIME`, and ends
+//! a margin before the lease does. The service starts the lease later than that, when it applies the call, and never
+//! ends one early. So whenever the deadline has not passed, the claim cannot have gone to anyone else.
 //!
 //! A thread of its own looks after the deadlines, so that nothing that holds up the asynchronous tasks holds up a kill.
 //!
@@ -147,7 +147,8 @@ impl LeaseTable {
         Slot { table: Arc::clone(self), number, news: receiver }
     }
 
-    /// The claims whose heartbeats are due within `ahead`, and when the next one after these is. Lost ones are left out.
+    /// The claims whose heartbeats are due within `ahead`, and when the next one after these is. Lost ones are left
+    /// out.
     pub fn due(&self, ahead: Duration) -> (Vec<Due>, Option<Duration>) {
         let now = os::boottime();
         let mut entries = self.lock();

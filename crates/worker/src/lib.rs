@@ -21,14 +21,16 @@
 //!
 //! # When a claim is lost
 //!
-//! Each claim has a deadline on this machine's `CLOCK_BOOTTIME`, counted from before the call that began or extended it was
-//! sent, less a margin. When it comes and no heartbeat has put it off (no replica answers, the network is cut, this process
-//! was stopped), the whole process group is killed with SIGKILL while the lease still holds. The claim is then told of as
-//! lost; the cluster is not told anything, since it is no failure of the job. The same goes for a heartbeat that is refused.
-//! After having been stopped (SIGSTOP) itself, the worker kills first and does everything else afterwards: each step looks
-//! at the clock before it acts. Processes that leave the group of their command (`setsid`) are out of reach.
+//! Each claim has a deadline on this machine's `CLOCK_BOOTTIME`, counted from before the call that began or extended it
+//! was sent, less a margin. When it comes and no heartbeat has put it off (no replica answers, the network is cut, this
+//! process was stopped), the whole process group is killed with SIGKILL while the lease still holds. The claim is then
+//! told of as lost; the cluster is not told anything, since it is no failure of the job. The same goes for a heartbeat
+//! that is refused. After having been stopped (SIGSTOP) itself, the worker kills first and does everything else
+//! afterwards: each step looks at the clock before it acts. Processes that leave the group of their command (`setsid`)
+//! are out of reach.
 //!
-//! A worker that dies leaves no command running: the kernel kills the shell, and a helper process the rest of its group.
+//! A worker that dies leaves no command running: the kernel kills the shell, and a helper process the rest of its
+//! group.
 
 mod attest;
 mod beat;

@@ -19,8 +19,8 @@ pub(crate) enum Signal {
 
 /// Time since the machine was started, suspended time included.
 ///
-/// `CLOCK_MONOTONIC`, and with it `Instant`, stands still while the machine is suspended. The cluster's lease time goes on
-/// meanwhile, so a lease counted on it would seem to last longer than it does. `CLOCK_BOOTTIME` counts through.
+/// `CLOCK_MONOTONIC`, and with it `Instant`, stands still while the machine is suspended. The cluster's lease time goes
+/// on meanwhile, so a lease counted on it would seem to last longer than it does. `CLOCK_BOOTTIME` counts through.
 pub(crate) fn boottime() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec for the call to write to.
@@ -75,8 +75,8 @@ pub(crate) fn keep_apart(command: &mut Command) {
     }
 }
 
-/// Waits until the child `pid` has ended, and leaves it to be reaped: until then its number, and that of its group, belong
-/// to nobody else.
+/// Waits until the child `pid` has ended, and leaves it to be reaped: until then its number, and that of its group,
+/// belong to nobody else.
 pub(crate) fn wait_until_ended(pid: u32) -> io::Result<()> {
     loop {
         // SAFETY: all zeros is a valid siginfo_t, and `info` is valid for the call to write to.

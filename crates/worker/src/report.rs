@@ -32,8 +32,8 @@ pub(crate) async fn complete(client: &Client, slot: &Slot, mut request: v1::Comp
     until_taken(client, slot, true, send).await
 }
 
-/// Reports a failure. A report that may have been taken is not sent again: by then the job may be claimed anew under the
-/// same label, and the second report would end that claim.
+/// Reports a failure. A report that may have been taken is not sent again: by then the job may be claimed anew under
+/// the same label, and the second report would end that claim.
 pub(crate) async fn fail(client: &Client, slot: &Slot, request: v1::FailJobRequest) -> Taken {
     let send = |client: Client| {
         let mut request = request.clone();

@@ -39,8 +39,8 @@ pub enum WorkerError {
     Claim(#[source] ClientError),
 }
 
-/// Works until `shutdown` resolves, then takes no more jobs, lets running commands end within the drain grace, and gives
-/// the rest back. Gives how many claims ended how.
+/// Works until `shutdown` resolves, then takes no more jobs, lets running commands end within the drain grace, and
+/// gives the rest back. Gives how many claims ended how.
 pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Result<WorkerReport, WorkerError> {
     config.check().map_err(WorkerError::Setting)?;
     let table = LeaseTable::start().map_err(WorkerError::SetUp)?;
@@ -208,8 +208,8 @@ impl Worker {
         confirmed
     }
 
-    /// The last call was given up in the middle, and may have got jobs. The same call again, without a wait, gets the same
-    /// answer; what it gets is given back.
+    /// The last call was given up in the middle, and may have got jobs. The same call again, without a wait, gets the
+    /// same answer; what it gets is given back.
     async fn give_back_last_claim(&mut self, mut request: v1::ClaimJobsRequest) {
         request.wait = None;
         let label = self.shared.config.label.clone();

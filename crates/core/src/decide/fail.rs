@@ -7,8 +7,8 @@ use crate::command::{Actor, Fail};
 use crate::job::JobState;
 use crate::state::State;
 
-/// Puts a job whose claim failed back, or ends it: cancelled if that was asked for, dead if the failure is permanent or the
-/// retry budget is used up.
+/// Puts a job whose claim failed back, or ends it: cancelled if that was asked for, dead if the failure is permanent or
+/// the retry budget is used up.
 pub(crate) fn fail(state: &State, actor: &Actor, fail: Fail) -> Verdict {
     let call = ClaimCall { verb: "fail", actor, worker: &fail.worker, job_id: fail.job_id };
     let mut job = match call.held_job(state) {

@@ -26,8 +26,8 @@ pub(crate) fn promote(state: &State) -> Option<Decision<()>> {
     Some(Decision { value: (), changes: vec![Change::PutJob(Box::new(job))], event: None })
 }
 
-/// A claim whose lease has run out is lapsed; or the job is over, if its cancellation was asked for or its retry budget is
-/// used up.
+/// A claim whose lease has run out is lapsed; or the job is over, if its cancellation was asked for or its retry budget
+/// is used up.
 pub(crate) fn lapse(state: &State) -> Option<Decision<()>> {
     let (lease_ends_at, job_id) = *state.deadlines.first()?;
     if lease_ends_at > state.meta().lease_now {
