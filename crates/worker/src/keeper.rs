@@ -1,7 +1,7 @@
 //! Kills the commands of a worker that died.
 //!
-//! The kernel kills a command's shell when the worker ends, but not what the shell has started. So a small shell of its own
-//! is told every process group that begins and ends. When its standard input closes, because the worker is gone in
+//! The kernel kills a command's shell when the worker ends, but not what the shell has started. So a small shell of its
+//! own is told every process group that begins and ends. When its standard input closes, because the worker is gone in
 //! whatever way, it kills the groups that are left.
 
 use std::io::Write as _;
@@ -17,7 +17,7 @@ while read -r sign group; do
     -) groups=\"${groups%% $group *} ${groups#* $group }\" ;;
   esac
 done
-for group in $groups; do kill -KILL -- \"-$group\" 2>/dev/null; done
+for group in $groups; do kill -KILL \"-$group\" 2>/dev/null; done
 exit 0";
 
 pub(crate) struct Keeper {
