@@ -45,8 +45,8 @@ pub fn fix(root: &Path) -> Result<()> {
     cargo(root, &["fmt", "--all"])
 }
 
-/// Warnings are errors on the oldest compiler that this workspace supports. A newer one knows lints that nobody here has
-/// seen yet, and only says so.
+/// Warnings are errors on the oldest compiler that this workspace supports. A newer one knows lints that nobody here
+/// has seen yet, and only says so.
 fn clippy(root: &Path) -> Result<()> {
     let mut arguments = vec!["clippy", "--locked", "--workspace", "--all-targets", "--"];
     arguments.push(if is_oldest_compiler(root)? { "--deny=warnings" } else { "--warn=warnings" });

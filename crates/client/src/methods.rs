@@ -18,7 +18,8 @@ use crate::retry::{self, Repeat};
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 macro_rules! method {
-    ($(#[$doc:meta])* $name:ident, $service:ident, $request:ident => $answer:ident, $repeat:ident $(, $fill:ident)?) => {
+    ($(#[$doc:meta])*
+     $name:ident, $service:ident, $request:ident => $answer:ident, $repeat:ident $(, $fill:ident)?) => {
         $(#[$doc])*
         pub async fn $name(&self, request: v1::$request) -> Result<Answer<v1::$answer>, ClientError> {
             $(let mut request = request; retry::fill(&mut request.$fill);)?

@@ -140,6 +140,7 @@ impl Drop for Scratch {
 /// Removes a folder that is of no use any more. If that fails, the next start does it.
 pub fn discard(folder: &Path) {
     if let Err(error) = remove_folder(folder) {
-        tracing::warn!(folder = %folder.display(), error = &error as &dyn std::error::Error, "left over until the next start");
+        let error: &dyn std::error::Error = &error;
+        tracing::warn!(folder = %folder.display(), error, "left over until the next start");
     }
 }

@@ -1,7 +1,7 @@
 //! The checksum of a stored value, over where it lies and what it is.
 //!
-//! A sealed value is its bytes and 4 more: CRC-32 (IEEE), little-endian, over the number of its table (1 byte), its key,
-//! and its bytes. A value that turns up under another key does not have its checksum.
+//! A sealed value is its bytes and 4 more: CRC-32 (IEEE), little-endian, over the number of its table (1 byte), its
+//! key, and its bytes. A value that turns up under another key does not have its checksum.
 
 use crate::StoreError;
 

@@ -69,7 +69,8 @@ async fn send(client: &Client, label: &str, lease: Duration, table: &LeaseTable,
             return batch.iter().for_each(|due| table.unanswered(due.slot, pause));
         }
         Err(error) => {
-            tracing::warn!(%error, claims = batch.len(), "heartbeats got no answer; commands run on while their leases do");
+            let claims = batch.len();
+            tracing::warn!(%error, claims, "heartbeats got no answer; the commands run on while their leases do");
             return batch.iter().for_each(|due| table.unanswered(due.slot, pause));
         }
     };

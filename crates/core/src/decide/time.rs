@@ -42,8 +42,8 @@ pub(crate) fn lapse(state: &State) -> Option<Decision<()>> {
         job.notes_mut().reason = match cancelled {
             true => format!("cancelled: the lease of claim {attempts} ran out"),
             false => format!(
-                "the lease of claim {attempts} ran out, and the retry budget is used up: {attempts} claims − {releases} \
-                 releases against max_attempts {max_attempts}"
+                "the lease of claim {attempts} ran out, and the retry budget is used up: {attempts} claims − \
+                 {releases} releases against max_attempts {max_attempts}"
             ),
         };
         let expired = AuditEvent::new(&Actor::System, "expire", "done");

@@ -58,8 +58,8 @@ fn open_database(folder: &Path, is_new: bool) -> Result<DB, StoreError> {
     options.create_if_missing(is_new);
     options.create_missing_column_families(is_new);
     options.set_manual_wal_flush(true);
-    // A torn last record is what a power cut leaves, and opens. Damage further up refuses to open; the default mode would
-    // silently drop all that follows it.
+    // A torn last record is what a power cut leaves, and opens. Damage further up refuses to open; the default mode
+    // would silently drop all that follows it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
     options.set_max_total_wal_size(WAL_BYTES_MAX);
     options.set_max_background_jobs(2);

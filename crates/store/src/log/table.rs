@@ -24,8 +24,8 @@ const IDENTITY: &[u8] = b"identity";
 /// The log and what belongs to it.
 ///
 /// Writes are readable at once, but durable, and to be acknowledged, only after the next [`LogTable::sync`]. All go
-/// through one write-ahead log, so they become durable in the order in which they were made. Writes come from one thread
-/// at a time, `sync` and reads from any.
+/// through one write-ahead log, so they become durable in the order in which they were made. Writes come from one
+/// thread at a time, `sync` and reads from any.
 #[derive(Debug)]
 pub struct LogTable {
     db: DB,
@@ -84,7 +84,8 @@ impl LogTable {
         }
     }
 
-    /// Whether the log can bring a state up to date that has applied it up to `applied`, or a snapshot up to `snapshot`.
+    /// Whether the log can bring a state up to date that has applied it up to `applied`, or a snapshot up to
+    /// `snapshot`.
     pub fn check_replayable(&self, applied: Option<EntryId>, snapshot: Option<EntryId>) -> Result<(), StoreError> {
         let (applied, purged) = (applied.max(snapshot), self.purged());
         match applied.map(|applied| applied.log_index()) >= purged.map(|purged| purged.log_index()) {
@@ -117,8 +118,8 @@ impl LogTable {
         Ok(())
     }
 
-    /// Makes all writes so far durable, then lifts the mark. After an error it always fails: a second sync could falsely
-    /// succeed.
+    /// Makes all writes so far durable, then lifts the mark. After an error it always fails: a second sync could
+    /// falsely succeed.
     pub fn sync(&self) -> Result<(), StoreError> {
         if self.latched.load(Ordering::Acquire) {
             return Err(StoreError::Latched);

@@ -27,8 +27,8 @@ impl Checkpoint {
         &self.mark
     }
 
-    /// Reads all files for their checksums, makes them durable, and makes a snapshot of them. Takes as long as reading the
-    /// whole state.
+    /// Reads all files for their checksums, makes them durable, and makes a snapshot of them. Takes as long as reading
+    /// the whole state.
     pub fn finish(self) -> Result<Snapshot, StoreError> {
         let mut measured = Vec::new();
         for name in files::names(self.scratch.path())? {

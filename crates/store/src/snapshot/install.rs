@@ -1,7 +1,7 @@
 //! Generations of the state: which one is current, and how a snapshot becomes the next.
 //!
-//! A generation is built under another name, renamed, opened and loaded; then `CURRENT` is replaced, which is the step that
-//! counts. After a crash at any point, all that `CURRENT` does not name is removed.
+//! A generation is built under another name, renamed, opened and loaded; then `CURRENT` is replaced, which is the step
+//! that counts. After a crash at any point, all that `CURRENT` does not name is removed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -45,8 +45,8 @@ pub trait StateTable: Send + Sync {
 
 /// Reads what the state in memory does not hold, from any thread, while another commits.
 pub trait StateReader: Send + Sync {
-    /// A blob of a job; `None`: it has none, or is gone. Its length is in the job: a stored blob of another length is one
-    /// that has been replaced since.
+    /// A blob of a job; `None`: it has none, or is gone. Its length is in the job: a stored blob of another length is
+    /// one that has been replaced since.
     fn blob(&self, job_id: JobId, kind: BlobKind) -> Result<Option<Vec<u8>>, StoreError>;
 
     /// The attestation whose bytes have this digest.
@@ -55,7 +55,7 @@ pub trait StateReader: Send + Sync {
     /// The kept answer to a call with a request id.
     fn answer(&self, reply_key: ReplyKey) -> Result<Option<Answer>, StoreError>;
 
-    /// The records of the audit log after `sequence`, in order, up to both bounds, but at least one if there is one. The
-    /// chain is checked as far as they reach.
+    /// The records of the audit log after `sequence`, in order, up to both bounds, but at least one if there is one.
+    /// The chain is checked as far as they reach.
     fn audit_after(&self, sequence: u64, records_max: usize, bytes_max: usize) -> Result<Vec<AuditRecord>, StoreError>;
 }

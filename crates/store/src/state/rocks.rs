@@ -102,8 +102,8 @@ impl RocksState {
         Ok(snapshots.checkpoint(scratch, latest.mark.clone(), latest.cluster_version))
     }
 
-    /// Replaces the state by a snapshot, and loads it. After a crash at any point there is the old state or the new one.
-    /// This value still shows the old one; its files are removed when its last clone and reader are dropped.
+    /// Replaces the state by a snapshot, and loads it. After a crash at any point there is the old state or the new
+    /// one. This value still shows the old one; its files are removed when its last clone and reader are dropped.
     pub fn install(
         &self,
         snapshot: &Snapshot,

@@ -50,7 +50,8 @@ pub enum DecodeError {
     /// A command of a newer release. Skipping it would make this replica differ from the others.
     #[error(
         "the log holds a command of kind {kind} for cluster version {min_version}, but this release ({}) supports \
-         cluster versions up to {}: this replica stops here instead of skipping it; install a newer release of ag on it",
+         cluster versions up to {}: this replica stops here instead of skipping it; install a newer release of ag \
+         on it",
         version::RELEASE,
         version::CLUSTER_VERSION_MAX
     )]

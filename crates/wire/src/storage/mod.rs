@@ -1,7 +1,7 @@
 //! Bytes on disk and in the log.
 //!
-//! Every value is one byte, its format ([`FORMAT`]), followed by a message of `agwp.storage.v1`, or by plain bytes where
-//! its function says so. The checksums around it are the store's.
+//! Every value is one byte, its format ([`FORMAT`]), followed by a message of `agwp.storage.v1`, or by plain bytes
+//! where its function says so. The checksums around it are the store's.
 //!
 //! Formats only grow: a later release adds fields and kinds, whose defaults are not encoded, so that what an earlier
 //! release wrote stays the same, byte for byte. `tests/frozen/` holds it fast.
