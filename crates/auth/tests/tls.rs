@@ -1,5 +1,8 @@
 //! The certificates that `certs::make` writes, used for real handshakes over loopback.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;

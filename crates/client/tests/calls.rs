@@ -1,5 +1,8 @@
 //! Tries, deadlines, hints and request ids, against scripted services over real connections.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::net::TcpListener;

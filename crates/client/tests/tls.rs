@@ -1,5 +1,8 @@
 //! The client against a service with TLS, with certificates as `ag cluster certs` makes them.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::path::Path;

@@ -1,5 +1,8 @@
 //! Lost claims: the command is dead before the lease can be over, and nothing is reported.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 mod board;
 
 use std::path::Path;

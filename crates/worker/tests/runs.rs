@@ -1,5 +1,8 @@
 //! What a command gets, what it gives, and what becomes of the claim.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 mod board;
 
 use std::time::Duration;

@@ -100,17 +100,16 @@ impl LogTable {
             return Ok(());
         };
         let mut ends = self.ends.lock();
-        let mut expected = ends.tail.last.map_or(first.entry_id.log_index(), |last| last.log_index() + 1);
+        let next = ends.tail.last.map_or(first.entry_id.log_index(), |last| last.log_index() + 1);
         let logs = table(&self.db, ENTRIES)?;
         let mut batch = WriteBatch::default();
-        for entry in entries {
+        for (expected, entry) in (next..).zip(entries) {
             let found = entry.entry_id.log_index();
             if found != expected {
                 return Err(StoreError::NotContiguous { expected, found });
             }
             entry.encode(&mut ends.buffer);
             batch.put_cf(logs, key(found), &ends.buffer);
-            expected += 1;
         }
         self.write(batch)?;
         ends.tail.first_index.get_or_insert(first.entry_id.log_index());
