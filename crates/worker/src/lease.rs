@@ -293,3 +293,107 @@ fn look_after(table: &Weak<LeaseTable>) {
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+    use std::process::Command;
+
+    use super::*;
+    use crate::progress::ProgressDir;
+
+    fn ms(milliseconds: u64) -> Duration {
+        Duration::from_millis(milliseconds)
+    }
+
+    fn held(table: &Arc<LeaseTable>, dir: &ProgressDir, sent_at: Duration, lease: Duration) -> Slot {
+        table.register("j1", Grant { sent_at, lease }, dir.file("j1", 1))
+    }
+
+    #[test]
+    fn a_deadline_is_before_the_end_of_the_lease_by_a_bounded_margin() {
+        for (lease, expected) in [(100, 20), (500, 50), (10_000, 1_000), (86_400_000, 2_000)] {
+            assert_eq!(margin(ms(lease)), ms(expected));
+            let grant = Grant { sent_at: ms(7), lease: ms(lease) };
+            assert_eq!(grant.deadline(), ms(7 + lease - expected));
+            assert!(grant.next_beat() < grant.deadline());
+        }
+    }
+
+    #[test]
+    fn a_claim_that_was_asked_for_too_long_ago_is_lost_from_the_start() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let slot = held(&table, &dir, os::boottime().saturating_sub(ms(1_000)), ms(1_000));
+        assert!(slot.remaining().is_err());
+        assert!(table.due(ms(10_000)).0.is_empty(), "no heartbeat is sent for it");
+    }
+
+    #[test]
+    fn an_extension_counts_from_before_it_was_sent_and_never_shortens() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let now = os::boottime();
+        let slot = held(&table, &dir, now, ms(10_000));
+        table.extended(slot.number, Grant { sent_at: now, lease: ms(1_000) }, false);
+        assert!(slot.remaining().unwrap() > ms(8_000));
+        table.extended(slot.number, Grant { sent_at: now, lease: ms(20_000) }, false);
+        let remaining = slot.remaining().unwrap();
+        assert!(remaining > ms(17_000) && remaining <= ms(18_000), "{remaining:?}");
+    }
+
+    #[test]
+    fn an_extension_that_arrives_after_the_deadline_brings_no_claim_back() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let now = os::boottime();
+        let slot = held(&table, &dir, now.saturating_sub(ms(1_000)), ms(1_000));
+        table.extended(slot.number, Grant { sent_at: now, lease: ms(60_000) }, false);
+        assert!(slot.remaining().is_err());
+    }
+
+    #[test]
+    fn a_refusal_while_the_end_is_being_reported_is_no_loss() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let slot = held(&table, &dir, os::boottime(), ms(60_000));
+        slot.finishing();
+        table.refused(slot.number, "ALREADY_COMPLETED");
+        assert!(slot.remaining().is_ok());
+    }
+
+    #[test]
+    fn only_what_is_due_is_given_with_the_time_until_the_next() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let now = os::boottime();
+        let soon = held(&table, &dir, now, ms(3_000));
+        let _late = held(&table, &dir, now, ms(300_000));
+        let (due, next) = table.due(ms(1_000));
+        assert_eq!(due.iter().map(|due| due.slot).collect::<Vec<_>>(), [soon.number]);
+        assert!(next.is_some_and(|next| next > ms(90_000) && next <= ms(100_000)), "{next:?}");
+        table.unanswered(soon.number, ms(5_000));
+        assert!(table.due(ms(1_000)).0.is_empty());
+    }
+
+    #[test]
+    fn the_group_of_a_lost_or_dropped_claim_is_killed() {
+        let (table, dir) = (LeaseTable::start().unwrap(), ProgressDir::make().unwrap());
+        let start = || Command::new("sleep").arg("300").process_group(0).spawn().unwrap();
+        let killed = |mut child: std::process::Child| child.wait().unwrap().signal() == Some(libc::SIGKILL);
+
+        let (child, refused) = (start(), held(&table, &dir, os::boottime(), ms(60_000)));
+        refused.set_group(child.id() as i32);
+        table.refused(refused.number, "CLAIM_LOST");
+        assert!(killed(child));
+
+        let (child, dropped) = (start(), held(&table, &dir, os::boottime(), ms(60_000)));
+        dropped.set_group(child.id() as i32);
+        drop(dropped);
+        assert!(killed(child));
+
+        let (child, late) = (start(), held(&table, &dir, os::boottime().saturating_sub(ms(60_000)), ms(60_000)));
+        late.set_group(child.id() as i32);
+        assert!(killed(child), "a command that starts under a claim that is lost already");
+
+        let (child, expires) = (start(), held(&table, &dir, os::boottime(), ms(300)));
+        expires.set_group(child.id() as i32);
+        assert!(killed(child), "nobody but the thread looks at the clock here");
+        assert!(expires.remaining().is_err());
+    }
+}

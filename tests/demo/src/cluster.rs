@@ -191,7 +191,13 @@ mod tests {
     #[test]
     fn the_lines_of_ag_local_are_followed() {
         let seen = Mutex::new(Replicas::default());
-        let lines = "{\"replica\": 1, \"pid\": 7, \"addr\": \"h:1\"}\nnoise\n{\"ready\": true}\n{\"replica\":1,\"pid\":8,\"addr\":\"h:1\"}\n";
+        let lines = [
+            r#"{"replica": 1, "pid": 7, "addr": "h:1"}"#,
+            "noise",
+            r#"{"ready": true}"#,
+            r#"{"replica": 1, "pid": 8, "addr": "h:1"}"#,
+        ];
+        let lines = lines.join("\n");
         follow(lines.as_bytes(), &seen);
         let seen = seen.into_inner().unwrap();
         assert!(seen.ready);

@@ -1,5 +1,5 @@
-//! The real work: are the files of every installed Debian package still what the package manager recorded? Without dpkg:
-//! are the files of this checkout still what git recorded?
+//! The real work: are the files of every installed Debian package still what the package manager recorded? Without
+//! dpkg: are the files of this checkout still what git recorded?
 
 use std::process::Command;
 
@@ -19,7 +19,8 @@ cd / && md5sum -c "$sums" 2>/dev/null | awk '
 /// The same of one file of the checkout, with its object id before it.
 const CHECK_FILE: &str = r#"read -r object_id path
 [ -f "$path" ] || { echo "good=0 changed=0 missing=1"; exit 0; }
-[ "$(git hash-object -- "$path")" = "$object_id" ] && echo "good=1 changed=0 missing=0" || echo "good=0 changed=1 missing=0"
+if [ "$(git hash-object -- "$path")" = "$object_id" ]; then echo "good=1 changed=0 missing=0"
+else echo "good=0 changed=1 missing=0"; fi
 "#;
 
 pub struct Input {

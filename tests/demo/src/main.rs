@@ -1,6 +1,6 @@
-//! The main job of ag, on real input: a cluster of three replicas on this machine, one validation job for each installed
-//! Debian package, several real workers; the leader is killed and a worker is stopped in the middle. At the end a table
-//! says what happened, and the exit code whether it is what should have.
+//! The main job of ag, on real input: a cluster of three replicas on this machine, one validation job for each
+//! installed Debian package, several real workers; the leader is killed and a worker is stopped in the middle. At the
+//! end a table says what happened, and the exit code whether it is what should have.
 
 mod audit;
 mod cluster;
@@ -107,8 +107,8 @@ async fn counts(client: &ag_client::Client) -> Result<v1::QueueCounts> {
     Ok(client.get_queue(request).await.context("cannot read the queue")?.value.counts.unwrap_or_default())
 }
 
-/// Waits until a third of the jobs is done, kills the leader with SIGKILL, and measures how long it takes until the cluster
-/// answers a linearizable read again.
+/// Waits until a third of the jobs is done, kills the leader with SIGKILL, and measures how long it takes until the
+/// cluster answers a linearizable read again.
 async fn kill_leader_in_the_middle(
     client: &ag_client::Client,
     cluster: &mut LocalCluster,

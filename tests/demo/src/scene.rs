@@ -1,7 +1,7 @@
 //! Workers that lost their claims, on purpose.
 //!
-//! 0.1.0 knows the holder of a claim by its name alone. A caller under another name is refused. One under the same name,
-//! such as the former self of a worker that was started again, gets through: these scenes count both.
+//! 0.1.0 knows the holder of a claim by its name alone. A caller under another name is refused. One under the same
+//! name, such as the former self of a worker that was started again, gets through: these scenes count both.
 
 use std::time::{Duration, Instant};
 
@@ -53,8 +53,8 @@ async fn stopped_worker(
     let (queue, label) = ("demo-stopped", "demo-restarted");
     let job_id = enqueue(client, queue, job).await?;
     scenes.jobs += 1;
-    // Slow, so that there is time to stop it in the middle, and done long before it is continued, so that the completion is
-    // the very next thing it would do.
+    // Slow, so that there is time to stop it in the middle, and done long before it is continued, so that the
+    // completion is the very next thing it would do.
     let mut first = Worker::start(addrs, queue, label, &format!("sleep 1.5\n{command}"), "2s")?;
     until(client, &job_id, "claimed", |job| job.attempts == 1).await?;
     first.signal("STOP")?;
@@ -69,7 +69,7 @@ async fn stopped_worker(
     let before = reports(client, &job_id).await?;
     first.signal("CONT")?;
     say(start, "its job was done by a second one with the same label; continued it");
-    // It claims again once it has dealt with its lost claim: an empty queue gives nothing, a new job shows that it is back.
+    // It claims again once it has dealt with its lost claim: a new job shows that it is back.
     let next = enqueue(client, queue, job).await?;
     scenes.jobs += 1;
     until(client, &next, "claimed by the continued worker", |job| job.attempts >= 1).await?;

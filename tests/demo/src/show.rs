@@ -149,9 +149,9 @@ impl Findings {
         let (heartbeats, completions) = (self.scenes.stale_heartbeats, self.scenes.stale_completions);
         if heartbeats + completions > 0 {
             println!(
-                "\nWhat got through: this release knows the holder of a claim by its name alone, so {heartbeats} heartbeat and \
-                 {completions} completion of a claim\nthat was over counted for the newer claim of the same name. A fence that \
-                 compares the claim's number would refuse them."
+                "\nWhat got through: this release knows the holder of a claim by its name alone. So {heartbeats} \
+                 heartbeat and {completions} completion\nof a claim that was over counted for the newer claim of the \
+                 same name. A fence that compares the claim's number would refuse them."
             );
         }
         table.bad == 0
