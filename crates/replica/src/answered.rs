@@ -1,0 +1,13 @@
+//! What a caller gets.
+
+use ag_core::name::LogPosition;
+use ag_core::outcome::Outcome;
+
+/// What a command came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answered {
+    /// Never [`Outcome::Replayed`]: a repeated call is given its first answer.
+    pub outcome: Outcome,
+    /// Where it was applied; for a repeated enqueue or claim, where the first call was.
+    pub applied_at: LogPosition,
+}

@@ -1,0 +1,3 @@
+//! Which replica of which cluster this is. Written once, never changed.
+
+pub(crate) use ag_store::Identity;
