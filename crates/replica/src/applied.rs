@@ -266,7 +266,8 @@ impl Batch {
         outcomes.into_iter().map(resolve).collect()
     }
 
-    /// The answer of the first call: among what is not stored yet, or in the table, which has not dropped it yet either.
+    /// The answer of the first call: among what is not stored yet, or in the table, which has not dropped it yet
+    /// either.
     fn first_answer(&self, replayed: &Replayed) -> Result<Answer, ReplicaError> {
         if let Some(answer) = self.answers.get(&replayed.reply_key) {
             return Ok(answer.clone());
@@ -278,8 +279,12 @@ impl Batch {
 
 /// The queues in which something has changed.
 fn queues(changes: &[Change]) -> BTreeSet<&QueueName> {
-    let queue = |change| match change {
-        &Change::PutJob(ref job) => Some(&job.queue),
+    changes.iter().filter_map(queue).collect()
+}
+
+fn queue(change: &Change) -> Option<&QueueName> {
+    match change {
+        Change::PutJob(job) => Some(&job.queue),
         Change::PutQueue { queue, .. } => Some(queue),
         Change::Clocks { .. }
         | Change::DropJob(_)
@@ -294,8 +299,7 @@ fn queues(changes: &[Change]) -> BTreeSet<&QueueName> {
         | Change::ClusterId(_)
         | Change::ClusterVersion(_)
         | Change::VersionHeld(_) => None,
-    };
-    changes.iter().filter_map(queue).collect()
+    }
 }
 
 /// Whether this release may serve a cluster at the state's version.

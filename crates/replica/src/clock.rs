@@ -6,9 +6,9 @@ use ag_core::time::{LeaseTime, WallTime};
 
 /// The lease clock of one term: the last applied lease time, plus what the monotonic clock has counted since.
 ///
-/// It is made when all entries of earlier terms are applied, so it starts at or after every stamp of theirs; and it reads
-/// a clock that never goes back, so its own stamps rise. Between two leaders it stands still, which only makes leases
-/// longer.
+/// It is made when all entries of earlier terms are applied, so it starts at or after every stamp of theirs; and it
+/// reads a clock that never goes back, so its own stamps rise. Between two leaders it stands still, which only makes
+/// leases longer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseClock {
     anchor: LeaseTime,

@@ -21,16 +21,16 @@ pub struct ReplicaConfig {
     pub peer_tls: Option<ag_auth::PeerTls>,
     /// Timeouts, and how much log is kept.
     pub timings: Timings,
-    /// Whether the log is flushed to disk before it is acknowledged. `false` loses acknowledged jobs at a power cut; it is
-    /// there for the control run of the test that shows this.
+    /// Whether the log is flushed to disk before it is acknowledged. `false` loses acknowledged jobs at a power cut; it
+    /// is there for the control run of the test that shows this.
     pub fsync: bool,
 }
 
 /// Timeouts between replicas, and how much log is kept. The defaults fit replicas on one machine or in one region.
 #[derive(Clone, Debug)]
 pub struct Timings {
-    /// How often the leader says that it is there. Must exceed what a slow flush to disk takes, since followers answer an
-    /// append only after it.
+    /// How often the leader says that it is there. Must exceed what a slow flush to disk takes, since followers answer
+    /// an append only after it.
     pub heartbeat: Duration,
     /// A follower that hears nothing for this long stands for election, at the earliest …
     pub election_min: Duration,

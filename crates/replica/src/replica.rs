@@ -154,8 +154,8 @@ impl Replica {
         running.proposer.propose(command, deadline).await
     }
 
-    /// Claims jobs, on the leader; waits up to `wait` until there is one. Waiting claims are served in the order in which
-    /// they came. If the returned future is dropped, nothing stays claimed for it.
+    /// Claims jobs, on the leader; waits up to `wait` until there is one. Waiting claims are served in the order in
+    /// which they came. If the returned future is dropped, nothing stays claimed for it.
     pub async fn claim(
         &self,
         actor: Actor,
@@ -200,8 +200,8 @@ impl Replica {
         self.inner.applied.last().as_ref().map(crate::raft::position)
     }
 
-    /// Reads blobs, answers, attestations and the audit log, which the state does not hold. `None` while this replica is
-    /// in no cluster. Not to be kept for long: an installed snapshot replaces it.
+    /// Reads blobs, answers, attestations and the audit log, which the state does not hold. `None` while this replica
+    /// is in no cluster. Not to be kept for long: an installed snapshot replaces it.
     pub fn table(&self) -> Option<Arc<dyn StateReader>> {
         self.inner.running().map(|_| self.inner.applied.reader())
     }
@@ -287,8 +287,8 @@ impl Replica {
         self.inner.failure.latched().await
     }
 
-    /// Stops. A leader first hands the leadership over, if it can be done before `deadline`; with one that has passed, it
-    /// just stops. Its data directory is free once all handles are dropped.
+    /// Stops. A leader first hands the leadership over, if it can be done before `deadline`; with one that has passed,
+    /// it just stops. Its data directory is free once all handles are dropped.
     pub async fn shutdown(&self, deadline: Instant) {
         self.inner.is_draining.store(true, Ordering::Release);
         self.inner.stop_claims.cancel();

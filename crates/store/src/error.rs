@@ -77,8 +77,8 @@ pub enum StoreError {
     /// The log ends before what this replica reported as durable.
     #[error(
         "the log has lost acknowledged entries: it was reported durable up to {} (write {marked_write}), but ends at \
-         {} (write {found_write}). This replica must not vote any more: remove it from its cluster and add a fresh one, \
-         with an empty data directory, in its place",
+         {} (write {found_write}). This replica must not vote any more: remove it from its cluster and add a fresh \
+         one, with an empty data directory, in its place",
         Shown(marked),
         Shown(found)
     )]

@@ -1,7 +1,7 @@
 //! Bytes that a release has written, held fast: this release writes the same, and reads them as the same.
 //!
-//! The files below `tests/frozen/` are never edited. `AG_FREEZE=1 cargo test -p ag-wire --test frozen` adds those that are
-//! not there yet.
+//! The files below `tests/frozen/` are never edited. `AG_FREEZE=1 cargo test -p ag-wire --test frozen` adds those that
+//! are not there yet.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -32,7 +32,8 @@ impl Connector {
     /// The connection to `peer_addr` that all requests of clients and operators share.
     pub fn shared(&self, peer_addr: &str) -> PeerClient {
         let mut shared = self.shared.lock();
-        // Addresses are those of members and of candidates for it, so there are few; an old one costs nothing but its row.
+        // Addresses are those of members and of candidates for it, so there are few; an old one costs nothing but its
+        // row.
         shared.entry(peer_addr.to_owned()).or_insert_with(|| self.own(peer_addr)).clone()
     }
 

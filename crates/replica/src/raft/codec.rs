@@ -96,12 +96,11 @@ pub(crate) fn parse_append_request(message: peer::AppendRequest) -> Result<Appen
         leader_commit: parse_maybe(&message.leader_commit),
         entries: message.entries.into_iter().map(parse_entry).collect::<Result<Vec<_>>>()?,
     };
-    let mut next = request.prev_log_id.as_ref().map_or(0, |log_id| log_id.index + 1);
-    for entry in &request.entries {
-        if entry.log_id.index != next {
+    let first = request.prev_log_id.as_ref().map_or(0, |log_id| log_id.index + 1);
+    for (expected, entry) in (first..).zip(&request.entries) {
+        if entry.log_id.index != expected {
             return Err(Malformed("an entry between two others"));
         }
-        next += 1;
     }
     Ok(request)
 }

@@ -1,5 +1,5 @@
-//! The newest entries, kept in memory: each entry is read once to be replicated and once to be applied, right after it was
-//! appended, and need not be read from disk for it.
+//! The newest entries, kept in memory: each entry is read once to be replicated and once to be applied, right after it
+//! was appended, and need not be read from disk for it.
 
 use std::collections::VecDeque;
 use std::ops::Range;

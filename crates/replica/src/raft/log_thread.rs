@@ -1,5 +1,5 @@
-//! The thread that makes the log durable. It takes whatever has queued up while the last flush ran, and serves all of it
-//! with one flush, in order. The first error latches: from then on nothing is acknowledged any more.
+//! The thread that makes the log durable. It takes whatever has queued up while the last flush ran, and serves all of
+//! it with one flush, in order. The first error latches: from then on nothing is acknowledged any more.
 
 use std::io;
 use std::sync::Arc;

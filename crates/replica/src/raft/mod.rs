@@ -1,5 +1,5 @@
-//! The only module that names openraft. None of its types is sent, stored or shown outside of this crate: what goes over
-//! the wire or to disk is encoded by [`codec`].
+//! The only module that names openraft. None of its types is sent, stored or shown outside of this crate: what goes
+//! over the wire or to disk is encoded by [`codec`].
 
 pub(crate) mod codec;
 mod config;

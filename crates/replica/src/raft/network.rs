@@ -25,7 +25,8 @@ use crate::peer::connect::{Connector, PeerClient, was_not_sent};
 use crate::peer::header::Header;
 
 type RpcError = RPCError<TypeConfig>;
-type Appends<'s> = BoxStream<'s, Result<StreamAppendResult<TypeConfig>, RpcError>>;
+type AppendOutcome = Result<StreamAppendResult<TypeConfig>, RpcError>;
+type Appends<'s> = BoxStream<'s, AppendOutcome>;
 
 /// Makes the connections of the consensus. Each has one of its own for the log, for heartbeats and votes, and for
 /// snapshots, so that a heartbeat never waits behind data.
@@ -168,7 +169,7 @@ where
     fn answered(
         mut self,
         response: Option<Result<peer::AppendResponse, Status>>,
-    ) -> Option<(Result<StreamAppendResult<TypeConfig>, RpcError>, Option<Self>)> {
+    ) -> Option<(AppendOutcome, Option<Self>)> {
         match response? {
             Ok(message) => match codec::parse_stream_response(&message) {
                 Ok(result) => {
