@@ -51,10 +51,16 @@ impl Table {
     }
 }
 
-/// Appends the checksum.
-pub fn seal(table: Table, key: &[u8], value: &mut Vec<u8>) {
+/// Appends the checksum, and gives it.
+pub fn seal(table: Table, key: &[u8], value: &mut Vec<u8>) -> u32 {
     let crc32 = checksum(table, key, value);
     value.extend_from_slice(&crc32.to_le_bytes());
+    crc32
+}
+
+/// The checksum of a sealed value, as it stands there; 0 if it is too short to have one.
+pub fn checksum_of(sealed: &[u8]) -> u32 {
+    sealed.last_chunk::<4>().map_or(0, |crc32| u32::from_le_bytes(*crc32))
 }
 
 /// The value without its checksum, if that holds.

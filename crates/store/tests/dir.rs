@@ -1,5 +1,7 @@
 //! The data directory: one process at a time, of a format that is known.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+
 mod support;
 
 use ag_store::{DataDir, StoreError, StoreOptions};

@@ -1,5 +1,7 @@
 //! The log: what is appended, cut off, purged and kept, and that a loss is noticed.
 
+#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+
 mod support;
 
 use std::path::Path;

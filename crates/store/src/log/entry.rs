@@ -5,18 +5,20 @@
 //! | format | 1 byte, 1 |
 //! | kind | 1 byte |
 //! | term, leader | 8 bytes each, big-endian |
+//! | link | 4 bytes: the checksum of the entry before, 0 for the first of all |
 //! | payload | the rest |
 //!
-//! The key is the index, 8 bytes, big-endian. The value is sealed.
+//! The key is the index, 8 bytes, big-endian. The value is sealed. The link is there because a database that has lost
+//! its newest files can show older entries, each whole, between newer ones.
 
 use ag_wire::storage::{DecodeError, EntryId, FORMAT};
 use bytes::Bytes;
 
 use crate::StoreError;
-use crate::seal::{Table, seal, unseal};
+use crate::seal::{Table, checksum_of, seal, unseal};
 
 /// Bytes before the payload.
-const HEAD_BYTES: usize = 18;
+const HEAD_BYTES: usize = 22;
 
 /// One entry of the log. What kind and payload mean is the consensus layer's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,43 +37,55 @@ impl LogEntry {
         HEAD_BYTES + self.payload.len()
     }
 
-    /// Replaces `value` with the stored form.
-    pub(super) fn encode(&self, value: &mut Vec<u8>) {
+    /// Replaces `value` with the stored form. Gives its checksum, which links the next entry to it.
+    pub(super) fn encode(&self, link: u32, value: &mut Vec<u8>) -> u32 {
         value.clear();
         value.reserve(self.bytes() + 4);
         value.push(FORMAT);
         value.push(self.kind);
         value.extend_from_slice(&self.entry_id.position.term.to_be_bytes());
         value.extend_from_slice(&self.entry_id.leader.0.to_be_bytes());
+        value.extend_from_slice(&link.to_be_bytes());
         value.extend_from_slice(&self.payload);
-        seal(Table::LogEntries, &key(self.entry_id.log_index()), value);
-    }
-
-    /// The entry at `log_index` with this stored form.
-    pub(super) fn decode(log_index: u64, value: Box<[u8]>) -> Result<Self, StoreError> {
-        let (entry_id, kind, payload) = split(log_index, &value)?;
-        let end = HEAD_BYTES + payload.len();
-        Ok(Self { entry_id, kind, payload: Bytes::from(value).slice(HEAD_BYTES..end) })
-    }
-
-    /// Which entry this stored form is.
-    pub(super) fn decode_id(log_index: u64, value: &[u8]) -> Result<EntryId, StoreError> {
-        split(log_index, value).map(|(entry_id, ..)| entry_id)
+        seal(Table::LogEntries, &key(self.entry_id.log_index()), value)
     }
 }
 
-fn split(log_index: u64, value: &[u8]) -> Result<(EntryId, u8, &[u8]), StoreError> {
-    let what = || format!("log entry {log_index}");
-    let value = unseal(Table::LogEntries, &key(log_index), value)
-        .map_err(|_| StoreError::corrupt(what(), "its checksum does not hold"))?;
-    let short = || StoreError::corrupt(what(), "it is too short");
-    let (head, payload) = value.split_first_chunk::<HEAD_BYTES>().ok_or_else(short)?;
-    if head[0] != FORMAT {
-        let source = DecodeError::Format { what: "log entry", found: head[0] };
-        return Err(StoreError::Decode { what: what(), source });
+/// What stands before the payload of a stored entry, and its checksum.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Head {
+    pub entry_id: EntryId,
+    pub kind: u8,
+    /// The checksum of the entry before.
+    pub link: u32,
+    /// Its own checksum.
+    pub checksum: u32,
+}
+
+impl Head {
+    /// The head of the stored form at `log_index`, which is checked as a whole.
+    pub fn decode(log_index: u64, sealed: &[u8]) -> Result<Self, StoreError> {
+        let what = || format!("log entry {log_index}");
+        let broken = |_| StoreError::corrupt(what(), "its checksum does not hold");
+        let value = unseal(Table::LogEntries, &key(log_index), sealed).map_err(broken)?;
+        let short = || StoreError::corrupt(what(), "it is too short");
+        let head = value.first_chunk::<HEAD_BYTES>().ok_or_else(short)?;
+        if head[0] != FORMAT {
+            let source = DecodeError::Format { what: "log entry", found: head[0] };
+            return Err(StoreError::Decode { what: what(), source });
+        }
+        let long = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().expect("a slice of 8 bytes has 8 bytes"));
+        let link = u32::from_be_bytes(head[18..22].try_into().expect("a slice of 4 bytes has 4 bytes"));
+        let entry_id = EntryId::new(long(2), long(10), log_index);
+        Ok(Self { entry_id, kind: head[1], link, checksum: checksum_of(sealed) })
     }
-    let number = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().expect("a slice of 8 bytes has 8 bytes"));
-    Ok((EntryId::new(number(2), number(10), log_index), head[1], payload))
+
+    /// The entry whose stored form has this head.
+    pub fn with_payload(self, sealed: Box<[u8]>) -> LogEntry {
+        let end = sealed.len() - 4;
+        let payload = Bytes::from(sealed).slice(HEAD_BYTES..end);
+        LogEntry { entry_id: self.entry_id, kind: self.kind, payload }
+    }
 }
 
 /// The key of an entry.

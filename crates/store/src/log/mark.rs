@@ -9,14 +9,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use ag_wire::storage::EntryId;
+use ag_core::name::ReplicaId;
+use ag_wire::storage::{EntryId, Vote};
 
 use crate::{StoreError, files};
 
 const MAGIC: [u8; 8] = *b"agmark\0\x01";
 /// A slot's distance from the other: they never share a sector.
 const SLOT_BYTES: usize = 4096;
-const USED_BYTES: usize = 53;
+const USED_BYTES: usize = 71;
 
 /// What was reported durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Mark {
     pub write_number: u64,
     /// The last entry, or the last purged one if there is none.
     pub last: Option<EntryId>,
+    /// The vote.
+    pub vote: Option<Vote>,
 }
 
 /// The file.
@@ -102,6 +105,11 @@ fn encode(serial: u64, mark: &Mark) -> [u8; USED_BYTES] {
     for number in [last.position.term, last.leader.0, last.position.log_index] {
         put(&number.to_be_bytes());
     }
+    put(&[mark.vote.is_some().into()]);
+    let vote = mark.vote.unwrap_or(Vote { term: 0, replica_id: ReplicaId(0), committed: false });
+    put(&vote.term.to_be_bytes());
+    put(&vote.replica_id.0.to_be_bytes());
+    put(&[vote.committed.into()]);
     let crc32 = crc32fast::hash(&bytes[..USED_BYTES - 4]);
     bytes[USED_BYTES - 4..].copy_from_slice(&crc32.to_le_bytes());
     bytes
@@ -119,7 +127,15 @@ fn decode(bytes: &[u8]) -> Option<(u64, Mark)> {
         1 => Some(EntryId::new(number(17)?, number(25)?, number(33)?)),
         _ => return None,
     };
-    Some((number(0)?, Mark { write_number: number(8)?, last }))
+    let vote = match body.get(41)? {
+        0 => None,
+        1 => {
+            let replica_id = ReplicaId(number(50)?);
+            Some(Vote { term: number(42)?, replica_id, committed: *body.get(58)? == 1 })
+        }
+        _ => return None,
+    };
+    Some((number(0)?, Mark { write_number: number(8)?, last, vote }))
 }
 
 #[cfg(test)]
@@ -138,7 +154,8 @@ mod tests {
         let (_folder, path) = fresh();
         assert_eq!(MarkFile::open(&path).unwrap().mark(), Mark::default());
         for number in 1..5 {
-            let mark = Mark { write_number: number, last: Some(EntryId::new(2, 3, number)) };
+            let vote = Some(Vote { term: number, replica_id: ReplicaId(9), committed: number == 2 });
+            let mark = Mark { write_number: number, last: Some(EntryId::new(2, 3, number)), vote };
             MarkFile::open(&path).unwrap().write(mark).unwrap();
             assert_eq!(MarkFile::open(&path).unwrap().mark(), mark);
         }
@@ -148,7 +165,7 @@ mod tests {
     fn a_torn_write_leaves_the_mark_before() {
         let (_folder, path) = fresh();
         let mut file = MarkFile::open(&path).unwrap();
-        let [older, newer] = [5, 6].map(|write_number| Mark { write_number, last: None });
+        let [older, newer] = [5, 6].map(|write_number| Mark { write_number, ..Mark::default() });
         file.write(older).unwrap();
         file.write(newer).unwrap();
         let whole = std::fs::read(&path).unwrap();

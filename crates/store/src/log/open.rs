@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use ag_wire::storage::{EntryId, FORMAT, decode_entry_id};
+use ag_wire::storage::{DecodeError, EntryId, FORMAT, Vote, decode_entry_id, decode_vote};
 use rocksdb::{ColumnFamilyDescriptor, DB, DBRecoveryMode, Direction, IteratorMode, LogLevel, Options};
 
-use super::entry::{LogEntry, key};
+use super::entry::{Head, key};
 use super::mark::{Mark, MarkFile};
 use super::table::Tail;
 use crate::StoreError;
@@ -17,6 +17,11 @@ pub const ENTRIES: &str = "logs";
 pub const META: &str = "meta";
 /// The key of the last purged entry among them.
 pub const PURGED: &[u8] = b"purged";
+/// The key of the first entry of a log that was never purged. Without it, the loss of the first ones would show
+/// nothing.
+pub const BEGIN: &[u8] = b"begin";
+/// The key of the vote.
+pub const VOTE: &[u8] = b"vote";
 /// The key of the row that a log begins with: the format.
 const CREATED: &[u8] = b"format";
 
@@ -47,7 +52,7 @@ pub fn open(shard: &Path) -> Result<(DB, MarkFile, Tail), StoreError> {
         seal(Table::LogMeta, CREATED, &mut format);
         db.put_cf(table(&db, META)?, CREATED, format).map_err(StoreError::rocks("write to the log"))?;
         db.flush_wal(true).map_err(StoreError::rocks("sync the log"))?;
-        mark.write(Mark { write_number: db.latest_sequence_number(), last: tail.last })?;
+        mark.write(Mark { write_number: db.latest_sequence_number(), last: tail.last, vote: tail.vote })?;
         mark.sync()?;
     }
     Ok((db, mark, tail))
@@ -61,6 +66,7 @@ fn open_database(folder: &Path, is_new: bool) -> Result<DB, StoreError> {
     // A torn last record is what a power cut leaves, and opens. Damage further up refuses to open; the default mode
     // would silently drop all that follows it.
     options.set_wal_recovery_mode(DBRecoveryMode::TolerateCorruptedTailRecords);
+    options.set_track_and_verify_wals_in_manifest(true);
     options.set_max_total_wal_size(WAL_BYTES_MAX);
     options.set_max_background_jobs(2);
     options.set_paranoid_checks(true);
@@ -80,44 +86,67 @@ fn table_options() -> Options {
 
 /// First and last entry. Seeks past what was purged, where tombstones would make a walk slow.
 fn find_ends(db: &DB) -> Result<Tail, StoreError> {
-    let meta = table(db, META)?;
-    let purged = db.get_pinned_cf(meta, PURGED).map_err(StoreError::rocks("read the log"))?;
-    let purged = purged.map(|sealed| {
-        let value = unseal(Table::LogMeta, PURGED, &sealed)?;
-        decode_entry_id(value).map_err(StoreError::decode("the last purged log entry"))
-    });
-    let purged: Option<EntryId> = purged.transpose()?;
-    let start = purged.map_or(0, |purged| purged.log_index() + 1);
-    let first = entry_id_at(db, IteratorMode::From(&key(start), Direction::Forward))?;
-    let last = entry_id_at(db, IteratorMode::End)?.filter(|last| last.log_index() >= start);
-    if let (Some(purged), Some(first)) = (purged, first)
-        && first.log_index() != purged.log_index() + 1
-    {
-        let what = format!("log entry {}", purged.log_index() + 1);
+    let purged = single(db, PURGED, decode_entry_id)?;
+    let begin = match purged {
+        Some(purged) => Some(purged.log_index() + 1),
+        None => single(db, BEGIN, decode_entry_id)?.map(|begin| begin.log_index()),
+    };
+    let first = head_at(db, IteratorMode::From(&key(begin.unwrap_or(0)), Direction::Forward))?;
+    let first_index = first.map(|first| first.entry_id.log_index());
+    if first_index.is_some() && first_index != begin {
+        let what = format!("log entry {}", begin.unwrap_or(0));
         return Err(StoreError::corrupt(what, "it is missing"));
     }
-    Ok(Tail { first_index: first.map(|first| first.log_index()), last: last.or(purged), purged })
+    let last = if first.is_some() { head_at(db, IteratorMode::End)? } else { None };
+    Ok(Tail {
+        first_index,
+        last: last.map(|last| last.entry_id).or(purged),
+        link: last.map_or(0, |last| last.checksum),
+        purged,
+        vote: single(db, VOTE, decode_vote)?,
+    })
 }
 
-fn entry_id_at(db: &DB, mode: IteratorMode<'_>) -> Result<Option<EntryId>, StoreError> {
+fn head_at(db: &DB, mode: IteratorMode<'_>) -> Result<Option<Head>, StoreError> {
     let Some(found) = db.iterator_cf(table(db, ENTRIES)?, mode).next() else {
         return Ok(None);
     };
     let (found_key, value) = found.map_err(StoreError::rocks("read the log"))?;
-    LogEntry::decode_id(index_of(&found_key)?, &value).map(Some)
+    Head::decode(index_of(&found_key)?, &value).map(Some)
 }
 
+/// Compares what is there with what was reported durable.
 fn check_mark(db: &DB, tail: &Tail, mark: Mark) -> Result<(), StoreError> {
     let found_write = db.latest_sequence_number();
     let ends_before = tail.last.map(|last| last.log_index()) < mark.last.map(|last| last.log_index());
-    match ends_before || found_write < mark.write_number {
-        true => Err(lost(mark, tail.last, found_write)),
-        false => Ok(()),
+    let rank = |vote: Vote| (vote.term, vote.replica_id);
+    let voted_before = tail.vote.map(rank) < mark.vote.map(rank);
+    if ends_before || voted_before || found_write < mark.write_number {
+        return Err(lost(mark, tail.last, found_write));
     }
+    // At most the place of the mark can show an entry that a truncation, which was lost, had removed.
+    if let (Some(marked), Some(first)) = (mark.last, tail.first_index)
+        && marked.log_index() >= first
+    {
+        let found = head_at(db, IteratorMode::From(&key(marked.log_index()), Direction::Forward))?;
+        let found = found.map(|found| found.entry_id);
+        if found != Some(marked) {
+            return Err(lost(mark, found, found_write));
+        }
+    }
+    Ok(())
 }
 
 fn lost(mark: Mark, found: Option<EntryId>, found_write: u64) -> StoreError {
     StoreError::LogLostEntries { marked: mark.last, found, marked_write: mark.write_number, found_write }
+}
+
+/// A single value of the log.
+pub fn single<T>(db: &DB, name: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>) -> Result<Option<T>, StoreError> {
+    let sealed = db.get_pinned_cf(table(db, META)?, name).map_err(StoreError::rocks("read the log"))?;
+    let Some(sealed) = sealed else { return Ok(None) };
+    let value = unseal(Table::LogMeta, name, &sealed)?;
+    decode(value).map(Some).map_err(StoreError::decode(Table::LogMeta.row(name)))
 }
 
 /// The table with this name.

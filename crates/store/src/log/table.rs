@@ -4,20 +4,19 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ag_wire::storage::{
-    DecodeError, EntryId, Identity, Vote, decode_entry_id, decode_identity, decode_vote, encode_entry_id,
-    encode_identity, encode_vote,
+    EntryId, Identity, Vote, decode_entry_id, decode_identity, decode_vote, encode_entry_id, encode_identity,
+    encode_vote,
 };
 use parking_lot::Mutex;
 use rocksdb::{DB, Direction, IteratorMode, ReadOptions, WriteBatch, WriteOptions};
 
 use super::LogEntry;
-use super::entry::key;
+use super::entry::{Head, key};
 use super::mark::{Mark, MarkFile};
-use super::open::{ENTRIES, META, PURGED, index_of, open, table};
-use crate::seal::{Table, seal, unseal};
+use super::open::{BEGIN, ENTRIES, META, PURGED, VOTE, index_of, open, single, table};
+use crate::seal::{Table, seal};
 use crate::{DataDir, StoreError};
 
-const VOTE: &[u8] = b"vote";
 const COMMITTED: &[u8] = b"committed";
 const IDENTITY: &[u8] = b"identity";
 
@@ -43,8 +42,12 @@ pub struct Tail {
     pub first_index: Option<u64>,
     /// The last entry, or the last purged one if there is none.
     pub last: Option<EntryId>,
+    /// The checksum of the last entry, which the next one is linked to; 0 if there is none.
+    pub link: u32,
     /// The last purged entry.
     pub purged: Option<EntryId>,
+    /// The vote that was kept last.
+    pub vote: Option<Vote>,
 }
 
 #[derive(Debug)]
@@ -103,17 +106,22 @@ impl LogTable {
         let next = ends.tail.last.map_or(first.entry_id.log_index(), |last| last.log_index() + 1);
         let logs = table(&self.db, ENTRIES)?;
         let mut batch = WriteBatch::default();
+        let mut link = ends.tail.link;
         for (expected, entry) in (next..).zip(entries) {
             let found = entry.entry_id.log_index();
             if found != expected {
                 return Err(StoreError::NotContiguous { expected, found });
             }
-            entry.encode(&mut ends.buffer);
+            link = entry.encode(link, &mut ends.buffer);
             batch.put_cf(logs, key(found), &ends.buffer);
+        }
+        if ends.tail.first_index.is_none() && ends.tail.purged.is_none() {
+            batch.put_cf(table(&self.db, META)?, BEGIN, sealed(BEGIN, |value| encode_entry_id(&first.entry_id, value)));
         }
         self.write(batch)?;
         ends.tail.first_index.get_or_insert(first.entry_id.log_index());
         ends.tail.last = Some(last.entry_id);
+        ends.tail.link = link;
         Ok(())
     }
 
@@ -133,7 +141,8 @@ impl LogTable {
     fn sync_and_mark(&self) -> Result<(), StoreError> {
         let (truncations, mark) = {
             let ends = self.ends.lock();
-            (ends.truncations, Mark { write_number: self.db.latest_sequence_number(), last: ends.tail.last })
+            let Tail { last, vote, .. } = ends.tail;
+            (ends.truncations, Mark { write_number: self.db.latest_sequence_number(), last, vote })
         };
         let fsync = self.dir.options().fsync;
         self.db.flush_wal(fsync).map_err(StoreError::rocks("sync the log"))?;
@@ -157,7 +166,8 @@ impl LogTable {
             return Ok(());
         }
         let start = start.max(indexes.start);
-        let remaining = if start > indexes.start { self.entry_id(start - 1)? } else { self.purged() };
+        let head = if start > indexes.start { Some(self.head(start - 1)?) } else { None };
+        let remaining = head.map_or(self.purged(), |head| Some(head.entry_id));
         // The mark goes down first: a crash in between must not look like a loss. It is held until the end, so that no
         // sync lifts it again by what it saw before.
         let mut file = self.mark.lock();
@@ -172,6 +182,7 @@ impl LogTable {
         let mut ends = self.ends.lock();
         ends.truncations += 1;
         ends.tail.last = remaining;
+        ends.tail.link = head.map_or(0, |head| head.checksum);
         if start == indexes.start {
             ends.tail.first_index = None;
         }
@@ -186,10 +197,7 @@ impl LogTable {
         }
         let end = upto.log_index() + 1;
         let mut batch = WriteBatch::default();
-        let mut value = Vec::new();
-        encode_entry_id(&upto, &mut value);
-        seal(Table::LogMeta, PURGED, &mut value);
-        batch.put_cf(table(&self.db, META)?, PURGED, &value);
+        batch.put_cf(table(&self.db, META)?, PURGED, sealed(PURGED, |value| encode_entry_id(&upto, value)));
         if let Some(first) = ends.tail.first_index.filter(|first| *first < end) {
             batch.delete_range_cf(table(&self.db, ENTRIES)?, key(first), key(end));
         }
@@ -198,6 +206,7 @@ impl LogTable {
         tail.purged = Some(upto);
         if tail.last.is_none_or(|last| last.log_index() <= upto.log_index()) {
             tail.last = Some(upto);
+            tail.link = 0;
             tail.first_index = None;
         } else if tail.first_index.is_some_and(|first| first < end) {
             tail.first_index = Some(end);
@@ -206,7 +215,7 @@ impl LogTable {
     }
 
     /// The entries of `range` that there are, in order, up to `bytes_max`, but at least one. One that is damaged or
-    /// missing is an error.
+    /// missing, or does not follow the one before it, is an error.
     pub fn read(&self, range: Range<u64>, bytes_max: usize) -> Result<Vec<LogEntry>, StoreError> {
         let indexes = self.indexes();
         let range = range.start.max(indexes.start)..range.end.min(indexes.end);
@@ -214,20 +223,30 @@ impl LogTable {
         if range.is_empty() {
             return Ok(entries);
         }
-        let (start, end) = (key(range.start), key(range.end));
+        // The one before is read too, if it is there, for the link of the first.
+        let begin = range.start.saturating_sub(1).max(indexes.start);
         let mut options = ReadOptions::default();
-        options.set_iterate_upper_bound(end.to_vec());
+        options.set_iterate_upper_bound(key(range.end).to_vec());
+        let start = key(begin);
         let from = IteratorMode::From(&start, Direction::Forward);
         let mut rows = self.db.iterator_cf_opt(table(&self.db, ENTRIES)?, options, from);
-        let mut bytes = 0;
-        for log_index in range {
-            let missing = || StoreError::corrupt(format!("log entry {log_index}"), "it is missing");
-            let row = rows.next().ok_or_else(missing)?;
+        let (mut bytes, mut link) = (0, None);
+        for log_index in begin..range.end {
+            let row = rows.next().ok_or_else(|| missing(log_index))?;
             let (found, value) = row.map_err(StoreError::rocks("read the log"))?;
             if index_of(&found)? != log_index {
-                return Err(missing());
+                return Err(missing(log_index));
             }
-            let entry = LogEntry::decode(log_index, value)?;
+            let head = Head::decode(log_index, &value)?;
+            if link.is_some_and(|link| head.link != link) {
+                let what = format!("log entry {log_index}");
+                return Err(StoreError::corrupt(what, "it does not follow the entry before it"));
+            }
+            link = Some(head.checksum);
+            if log_index < range.start {
+                continue;
+            }
+            let entry = head.with_payload(value);
             bytes += entry.bytes();
             if bytes > bytes_max && !entries.is_empty() {
                 break;
@@ -244,20 +263,26 @@ impl LogTable {
         if known.is_some() || !self.indexes().contains(&log_index) {
             return Ok(known);
         }
+        self.head(log_index).map(|head| Some(head.entry_id))
+    }
+
+    fn head(&self, log_index: u64) -> Result<Head, StoreError> {
         let value = self.db.get_pinned_cf(table(&self.db, ENTRIES)?, key(log_index));
         let value = value.map_err(StoreError::rocks("read the log"))?;
-        let missing = || StoreError::corrupt(format!("log entry {log_index}"), "it is missing");
-        LogEntry::decode_id(log_index, &value.ok_or_else(missing)?).map(Some)
+        Head::decode(log_index, &value.ok_or_else(|| missing(log_index))?)
     }
 
     /// Keeps a vote. It counts only after the next sync, which the caller waits for.
     pub fn save_vote(&self, vote: &Vote) -> Result<(), StoreError> {
-        self.put(VOTE, |value| encode_vote(vote, value))
+        let mut ends = self.ends.lock();
+        self.put(VOTE, |value| encode_vote(vote, value))?;
+        ends.tail.vote = Some(*vote);
+        Ok(())
     }
 
     /// The vote that was kept last.
     pub fn vote(&self) -> Result<Option<Vote>, StoreError> {
-        self.get(VOTE, decode_vote)
+        single(&self.db, VOTE, decode_vote)
     }
 
     /// Keeps how far the log is known to be committed. Needs no sync.
@@ -267,7 +292,7 @@ impl LogTable {
 
     /// How far the log was last known to be committed.
     pub fn committed(&self) -> Result<Option<EntryId>, StoreError> {
-        self.get(COMMITTED, decode_entry_id)
+        single(&self.db, COMMITTED, decode_entry_id)
     }
 
     /// Gives the data directory to a replica, durably and for good.
@@ -289,23 +314,13 @@ impl LogTable {
 
     /// Whose data directory this is; `None`: nobody's yet.
     pub fn identity(&self) -> Result<Option<Identity>, StoreError> {
-        self.get(IDENTITY, decode_identity)
+        single(&self.db, IDENTITY, decode_identity)
     }
 
     fn put(&self, name: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> Result<(), StoreError> {
-        let mut value = Vec::new();
-        encode(&mut value);
-        seal(Table::LogMeta, name, &mut value);
         let mut batch = WriteBatch::default();
-        batch.put_cf(table(&self.db, META)?, name, &value);
+        batch.put_cf(table(&self.db, META)?, name, sealed(name, encode));
         self.write(batch)
-    }
-
-    fn get<T>(&self, name: &[u8], decode: fn(&[u8]) -> Result<T, DecodeError>) -> Result<Option<T>, StoreError> {
-        let sealed = self.db.get_pinned_cf(table(&self.db, META)?, name).map_err(StoreError::rocks("read the log"))?;
-        let Some(sealed) = sealed else { return Ok(None) };
-        let value = unseal(Table::LogMeta, name, &sealed)?;
-        decode(value).map(Some).map_err(StoreError::decode(Table::LogMeta.row(name)))
     }
 
     fn write(&self, batch: WriteBatch) -> Result<(), StoreError> {
@@ -314,4 +329,16 @@ impl LogTable {
         }
         self.db.write_opt(batch, &WriteOptions::default()).map_err(StoreError::rocks("write to the log"))
     }
+}
+
+/// A single value as it is stored.
+fn sealed(name: &[u8], encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut value = Vec::new();
+    encode(&mut value);
+    seal(Table::LogMeta, name, &mut value);
+    value
+}
+
+fn missing(log_index: u64) -> StoreError {
+    StoreError::corrupt(format!("log entry {log_index}"), "it is missing")
 }

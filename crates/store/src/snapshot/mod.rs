@@ -5,6 +5,8 @@ pub(crate) mod install;
 mod list;
 mod publish;
 mod receive;
+#[cfg(test)]
+mod tests;
 
 use std::fs::File;
 use std::io::Read;

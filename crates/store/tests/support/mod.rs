@@ -78,7 +78,7 @@ impl Life {
                 queue: queue(step % 2),
                 patch: ag_core::queue::QueuePolicyPatch { retention_ms: Some(5_000), ..Default::default() },
             }),
-            2 | 3 | 4 => Operation::Enqueue(Enqueue {
+            2..=4 => Operation::Enqueue(Enqueue {
                 jobs: (0..4).map(|number| new_job(step, number)).collect(),
                 request_id: step.is_multiple_of(2).then(|| request_id(step)),
             }),
