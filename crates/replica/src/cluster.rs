@@ -29,8 +29,8 @@ const ELECT_INTERVAL: Duration = Duration::from_millis(500);
 
 type Result<T> = std::result::Result<T, ClusterError>;
 
-/// Makes a cluster of this replica and those at `peers`, all of them empty. Can be repeated after an error, with the same
-/// peers in the same order.
+/// Makes a cluster of this replica and those at `peers`, all of them empty. Can be repeated after an error, with the
+/// same peers in the same order.
 pub(crate) async fn init(inner: &Inner, actor: Actor, peers: Vec<Addr>, deadline: Instant) -> Result<()> {
     let operation = "make the cluster";
     check_peers(inner, &peers)?;
@@ -79,9 +79,12 @@ async fn lead(running: &Running, deadline: Instant) -> Result<()> {
     let mut leadership = running.leadership.clone();
     loop {
         let settled = leadership.wait_for(|now| now.term().is_some() || matches!(now, Leadership::Stopped));
-        match tokio::time::timeout(ELECT_INTERVAL, settled).await {
-            Ok(Ok(now)) if now.term().is_some() => return Ok(()),
-            Ok(_) => return Err(stopped("make the cluster")),
+        // The guard that the watch gives must not live on into the election below.
+        let leads = tokio::time::timeout(ELECT_INTERVAL, settled).await;
+        let leads = leads.map(|now| now.is_ok_and(|now| now.term().is_some()));
+        match leads {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(stopped("make the cluster")),
             Err(_) if Instant::now() >= deadline => {
                 return Err(ClusterError::TimedOut { what: "the election of the first leader".to_owned() });
             }

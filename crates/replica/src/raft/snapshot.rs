@@ -78,6 +78,26 @@ pub(crate) async fn receive(
     Ok((vote, snapshot))
 }
 
+/// The snapshot as this replica's own newest one: a received one is that already.
+pub(crate) fn adopt(snapshots: &Snapshots, snapshot: Snapshot) -> Result<Snapshot, StoreError> {
+    if snapshots.newest().is_some_and(|newest| newest.meta() == snapshot.meta()) {
+        return Ok(snapshot);
+    }
+    let mut receiver = snapshots.receive(&snapshot.description())?;
+    for file in &snapshot.meta().files {
+        let mut reader = Some(snapshot.read(file)?);
+        while let Some(open) = reader.take() {
+            let refused = |error: io::Error| StoreError::SnapshotRefused { why: error.to_string() };
+            let (still_open, bytes) = chunk(open).map_err(refused)?;
+            if !bytes.is_empty() {
+                receiver.write(&file.name, &bytes)?;
+            }
+            reader = still_open;
+        }
+    }
+    receiver.finish()
+}
+
 async fn next(parts: &mut Streaming<peer::SnapshotPart>) -> Result<Option<Part>, Status> {
     let part = tokio::time::timeout(limits::SNAPSHOT_STALL_TIMEOUT, parts.message()).await;
     match part.map_err(|_| Status::deadline_exceeded("the snapshot has stalled"))?? {

@@ -100,10 +100,12 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     /// Entries that are at hand are applied in one batch, up to its bounds; a batch is stored before it is answered.
-    async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
+    async fn apply<Strm>(&mut self, entries: Strm) -> io::Result<()>
     where
         Strm: Stream<Item = Result<EntryResponder<TypeConfig>, io::Error>> + Unpin + OptionalSend,
     {
+        // Looked at again after its end, when the last batch is taken.
+        let mut entries = entries.fuse();
         while let Some(first) = entries.next().await {
             let first = first?;
             let mut bytes = apply_bytes(&first.0);
@@ -133,9 +135,13 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
     }
 
     async fn install_snapshot(&mut self, _meta: &SnapshotMeta, SnapshotFiles(files): SnapshotFiles) -> io::Result<()> {
-        let rocks = self.applied.rocks();
+        let (rocks, snapshots) = (self.applied.rocks(), self.snapshots.clone());
         // Reads the whole state, which may take minutes.
-        let installed = tokio::task::spawn_blocking(move || rocks.install(&files, &mut |_| {})).await;
+        let install = move || {
+            let files = super::snapshot::adopt(&snapshots, files)?;
+            rocks.install(&files, &mut |_| {})
+        };
+        let installed = tokio::task::spawn_blocking(install).await;
         let installed = installed.map_err(|error| io::Error::other(error.to_string()))?;
         let replaced = installed.map_err(store("install a snapshot"));
         replaced.and_then(|(rocks, state)| self.applied.replace(rocks, state)).map_err(|error| self.fail(error))

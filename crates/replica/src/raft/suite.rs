@@ -1,13 +1,13 @@
 //! openraft's own tests of the log and the state machine, over real files.
 
+use openraft::StorageError;
 use openraft::testing::log::{StoreBuilder, Suite};
 use openraft::type_config::TypeConfigExt as _;
-use openraft::{ErrorSubject, ErrorVerb, StorageError};
 
 use super::{LogStore, StateMachine, TypeConfig};
 use crate::applied::AppliedState;
 use crate::error::ReplicaError;
-use crate::failure::{Failure, causes};
+use crate::failure::Failure;
 
 struct Builder;
 
@@ -29,10 +29,7 @@ fn build() -> Result<(tempfile::TempDir, LogStore, StateMachine), ReplicaError> 
 
 impl StoreBuilder<TypeConfig, LogStore, StateMachine, tempfile::TempDir> for Builder {
     async fn build(&self) -> Result<(tempfile::TempDir, LogStore, StateMachine), StorageError<TypeConfig>> {
-        build().map_err(|error| {
-            let source = openraft::AnyError::error(causes(&error));
-            StorageError::new(ErrorSubject::Store, ErrorVerb::Read, source)
-        })
+        Ok(build().unwrap())
     }
 }
 
