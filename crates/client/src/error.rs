@@ -147,15 +147,23 @@ impl ClientError {
             inner.reason = info.reason;
             inner.metadata = info.metadata.into_iter().collect();
         }
-        if let Some(bad) = status.get_details_bad_request() {
-            let fields = bad.field_violations.into_iter();
-            inner.fields = fields.map(|bad| FieldViolation { field: bad.field, bound: bad.description }).collect();
-        }
+        inner.fields = fields(status, &inner.metadata);
         inner.retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);
         inner.applied = answer::applied(status.metadata());
         inner.fate = fate(status, &inner.reason, inner.applied);
         error
     }
+}
+
+/// Fields in the form of `google.rpc.BadRequest`, else the one that the facts of the reason name.
+fn fields(status: &Status, metadata: &BTreeMap<String, String>) -> Vec<FieldViolation> {
+    if let Some(bad) = status.get_details_bad_request() {
+        let violations = bad.field_violations.into_iter();
+        return violations.map(|bad| FieldViolation { field: bad.field, bound: bad.description }).collect();
+    }
+    let fact = |name| metadata.get(name).cloned();
+    let named = fact("field").zip(fact("bound")).map(|(field, bound)| FieldViolation { field, bound });
+    named.into_iter().collect()
 }
 
 /// A status with a source was made on this side, out of an error of the connection; one without came from the service.

@@ -209,8 +209,9 @@ async fn a_replica_that_hangs_costs_one_try_only() {
 
 #[tokio::test]
 async fn a_refusal_is_final_and_typed() {
-    let mut details = ErrorDetails::with_error_info("INVALID_FIELD", "agwp.v1", [("limit".to_owned(), "7".to_owned())]);
-    details.add_bad_request_violation("queue", "must be short");
+    let facts = [("field", "queue"), ("bound", "must be short"), ("limit", "7")];
+    let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let details = ErrorDetails::with_error_info("INVALID_FIELD", "agwp.v1", facts);
     let status = Status::with_error_details(Code::InvalidArgument, "queue: must be short", details);
     let service = Fake::start(Recorder::new(move |_| Act::Refuse(status.clone())));
     let error = client(&[&service.addr.to_string()]).enqueue_job(v1::EnqueueJobRequest::default()).await.unwrap_err();
