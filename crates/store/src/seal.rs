@@ -78,3 +78,30 @@ fn checksum(table: Table, key: &[u8], value: &[u8]) -> u32 {
     crc32.update(value);
     crc32.finalize()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sealed_form_is_as_it_was() {
+        let mut value = b"value".to_vec();
+        let crc32 = seal(Table::Jobs, b"key", &mut value);
+        // CRC-32 (IEEE) of 0x02, "key", "value".
+        assert_eq!(crc32, 0x6b88_10a7);
+        assert_eq!(value, [&b"value"[..], &crc32.to_le_bytes()].concat());
+        assert_eq!(checksum_of(&value), crc32);
+        assert_eq!(unseal(Table::Jobs, b"key", &value).unwrap(), b"value");
+    }
+
+    #[test]
+    fn a_value_of_another_row_or_table_is_found() {
+        let mut value = b"value".to_vec();
+        seal(Table::Jobs, b"key", &mut value);
+        assert!(unseal(Table::Jobs, b"kez", &value).unwrap_err().is_corruption());
+        assert!(unseal(Table::Queues, b"key", &value).is_err());
+        for length in 0..value.len() {
+            assert!(unseal(Table::Jobs, b"key", &value[..length]).is_err());
+        }
+    }
+}

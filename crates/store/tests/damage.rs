@@ -1,7 +1,8 @@
 //! Every kind of file of log and state, damaged in many ways: opening or reading it fails, or gives all that was there.
 //! Never silently less.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! The data directory: one process at a time, of a format that is known.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! The log: what is appended, cut off, purged and kept, and that a loss is noticed.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 
@@ -232,6 +233,58 @@ fn a_log_that_is_gone_is_noticed() {
     std::fs::rename(shard.join("elsewhere"), shard.join("log")).unwrap();
     std::fs::remove_file(shard.join("mark")).unwrap();
     assert!(open(folder.path()).log().unwrap_err().is_corruption());
+}
+
+/// Two logs, the second of which still has entries that were replaced in the first.
+fn replaced_and_stale() -> [tempfile::TempDir; 2] {
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    for folder in &folders {
+        let log = open(folder.path()).log().unwrap();
+        log.append(&entries(1, 0..8)).unwrap();
+        log.sync().unwrap();
+    }
+    let log = open(folders[0].path()).log().unwrap();
+    log.truncate_after(Some(3)).unwrap();
+    log.append(&entries(2, 4..8)).unwrap();
+    log.sync().unwrap();
+    folders
+}
+
+#[test]
+fn an_older_entry_at_the_place_of_the_mark_is_noticed() {
+    let folders = replaced_and_stale();
+    // As many writes as the mark says: only the entry itself is another.
+    let log = open(folders[1].path()).log().unwrap();
+    for _ in 0..50 {
+        log.save_committed(&entry(1, 0).entry_id).unwrap();
+    }
+    log.sync().unwrap();
+    drop(log);
+    let mark = |number: usize| folders[number].path().join("shards/0/mark");
+    std::fs::copy(mark(0), mark(1)).unwrap();
+    expect_loss(folders[1].path());
+}
+
+#[test]
+fn an_older_entry_between_newer_ones_is_never_served() {
+    // What a database shows that has lost its newest files, but not its write-ahead log: each entry is whole.
+    let folders = replaced_and_stale();
+    let open_raw = |number: usize| {
+        let tables = ["default", "meta", "logs"];
+        rocksdb::DB::open_cf(&rocksdb::Options::default(), folders[number].path().join("shards/0/log"), tables).unwrap()
+    };
+    let (replaced, stale) = (open_raw(0), open_raw(1));
+    let key = 5_u64.to_be_bytes();
+    let older = stale.get_cf(stale.cf_handle("logs").unwrap(), key).unwrap().unwrap();
+    replaced.put_cf(replaced.cf_handle("logs").unwrap(), key, older).unwrap();
+    drop(replaced);
+    let log = open(folders[0].path()).log().unwrap();
+    for range in [0..8, 5..6, 6..7] {
+        let error = log.read(range.clone(), usize::MAX).unwrap_err();
+        assert!(error.to_string().contains("does not follow"), "{range:?}: {error}");
+    }
+    assert_eq!(log.read(0..5, usize::MAX).unwrap(), [entries(1, 0..4), entries(2, 4..5)].concat());
+    assert_eq!(log.read(7..8, usize::MAX).unwrap(), entries(2, 7..8));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Snapshots: made, sent, received and installed; and what is left after a crash at any step.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

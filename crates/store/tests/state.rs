@@ -1,6 +1,7 @@
 //! Both kinds of state table: what is committed is loaded and read, to the letter.
 
-#![allow(clippy::unwrap_used, reason = "a test that unwraps fails with the right line")]
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
 
 mod support;
 

@@ -3,6 +3,9 @@
 //! The files below `tests/frozen/` are never edited. `AG_FREEZE=1 cargo test -p ag-wire --test frozen` adds those that
 //! are not there yet.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -41,11 +44,13 @@ fn all_rows_and_entries_are_as_they_were() {
     assert_eq!(present, names, "a frozen file has no sample any more");
 }
 
+type Check = Box<dyn Fn(&[u8])>;
+
 struct Sample {
     name: String,
     bytes: Vec<u8>,
     /// Reads the frozen bytes, and compares.
-    check: Box<dyn Fn(&[u8])>,
+    check: Check,
 }
 
 fn sample<T: PartialEq + std::fmt::Debug + 'static>(
@@ -112,7 +117,7 @@ fn samples() -> Vec<Sample> {
     ];
     for (name, commands) in entries() {
         let entry = Entry { lease_now: LeaseTime(123_456), wall_now: WallTime(1_750_000_000_123), commands };
-        samples.push(sample(&format!("entry_{name}"), entry, |entry, out| encode_entry_into(entry, out), decode_entry));
+        samples.push(sample(&format!("entry_{name}"), entry, encode_entry_into, decode_entry));
     }
     samples
 }

@@ -1,5 +1,8 @@
 //! What is encoded is decoded again, whatever it is; and what is not understood is an error, never a guess.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use ag_core::command::Entry;

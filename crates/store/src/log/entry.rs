@@ -92,3 +92,42 @@ impl Head {
 pub(super) fn key(log_index: u64) -> [u8; 8] {
     log_index.to_be_bytes()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(bytes: &[u8]) -> String {
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn entry() -> LogEntry {
+        LogEntry { entry_id: EntryId::new(5, 2, 77), kind: 3, payload: Bytes::from_static(b"payload") }
+    }
+
+    #[test]
+    fn the_stored_form_is_as_it_was() {
+        let mut value = b"left over".to_vec();
+        let checksum = entry().encode(0xdead_beef, &mut value);
+        let frozen = "010300000000000000050000000000000002deadbeef7061796c6f61645c4ac0ea";
+        assert_eq!(hex(&value), frozen);
+        let head = Head::decode(77, &value).unwrap();
+        assert_eq!((head.entry_id, head.link, head.checksum), (entry().entry_id, 0xdead_beef, checksum));
+        assert_eq!(head.with_payload(value.into()), entry());
+    }
+
+    #[test]
+    fn any_changed_bit_and_any_other_place_is_found() {
+        let mut value = Vec::new();
+        entry().encode(1, &mut value);
+        for bit in 0..value.len() * 8 {
+            value[bit / 8] ^= 1 << (bit % 8);
+            assert!(Head::decode(77, &value).unwrap_err().is_corruption(), "bit {bit}");
+            value[bit / 8] ^= 1 << (bit % 8);
+        }
+        for length in 0..value.len() {
+            assert!(Head::decode(77, &value[..length]).is_err());
+        }
+        assert!(Head::decode(78, &value).is_err());
+    }
+}

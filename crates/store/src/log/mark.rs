@@ -162,6 +162,20 @@ mod tests {
     }
 
     #[test]
+    fn the_stored_form_is_as_it_was() {
+        let vote = Some(Vote { term: 6, replica_id: ReplicaId(2), committed: true });
+        let mark = Mark { write_number: 4, last: Some(EntryId::new(5, 3, 77)), vote };
+        let bytes = encode(9, &mark);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        let frozen = concat!(
+            "61676d61726b00010000000000000009000000000000000401000000000000000500000000000000",
+            "03000000000000004d0100000000000000060000000000000002015048e685"
+        );
+        assert_eq!(hex, frozen);
+        assert_eq!(decode(&bytes), Some((9, mark)));
+    }
+
+    #[test]
     fn a_torn_write_leaves_the_mark_before() {
         let (_folder, path) = fresh();
         let mut file = MarkFile::open(&path).unwrap();
