@@ -15,6 +15,7 @@ use crate::failure::Failure;
 use crate::forward::RequestHandler;
 use crate::identity::Identity;
 use crate::peer::connect::Connector;
+use crate::peer::listen::Closing;
 use crate::running::{Parts, Running, Surroundings};
 
 /// A replica, in a cluster or not.
@@ -25,8 +26,8 @@ pub(crate) struct Inner {
     pub connector: Arc<Connector>,
     pub failure: Failure,
     pub handler: OnceLock<Arc<dyn RequestHandler>>,
-    /// Everything ends.
-    pub stop: CancellationToken,
+    /// When the peer port closes.
+    pub closing: Closing,
     /// Waiting claims end.
     pub stop_claims: CancellationToken,
     /// No new requests are taken.
@@ -48,7 +49,7 @@ impl Inner {
         if self.failure.is_latched() {
             return Err(ProposeError::Failed);
         }
-        if self.is_draining.load(std::sync::atomic::Ordering::Acquire) || self.stop.is_cancelled() {
+        if self.is_draining.load(std::sync::atomic::Ordering::Acquire) || self.closing.drain.is_cancelled() {
             return Err(ProposeError::ShuttingDown);
         }
         self.running().ok_or(ProposeError::NoCluster)

@@ -22,7 +22,7 @@ use crate::forward::{ForwardAnswer, Forwarded, RequestHandler};
 use crate::inner::Inner;
 use crate::metrics::ReplicaMetrics;
 use crate::peer::connect::Connector;
-use crate::peer::listen;
+use crate::peer::listen::{self, Closing};
 use crate::peer::service::PeerHandler;
 use crate::raft::{LogStore, StateMachine};
 use crate::running::{Parts, Running};
@@ -102,7 +102,7 @@ impl Replica {
             snapshots: opened.snapshots,
             failure,
             handler: OnceLock::new(),
-            stop: CancellationToken::new(),
+            closing: Closing::default(),
             stop_claims: CancellationToken::new(),
             is_draining: AtomicBool::new(false),
             log: Mutex::new(Some(log)),
@@ -113,7 +113,7 @@ impl Replica {
             inner.join(identity).await?;
         }
         let handler = PeerHandler { inner: Arc::downgrade(&inner) };
-        let served = listen::serve(listener, inner.config.peer_tls.clone(), handler, inner.stop.clone());
+        let served = listen::serve(listener, inner.config.peer_tls.clone(), handler, inner.closing.clone());
         let port = Arc::new(Mutex::new(Some(tokio::spawn(served))));
         Ok(Self { inner, peer_listen, port })
     }
@@ -185,7 +185,7 @@ impl Replica {
         let running = self.inner.usable()?;
         tokio::select! {
             passed = running.barrier.pass(deadline) => passed,
-            () = self.inner.stop.cancelled() => Err(ProposeError::ShuttingDown),
+            () = self.inner.closing.stop.cancelled() => Err(ProposeError::ShuttingDown),
             _ = self.inner.failure.latched() => Err(ProposeError::Failed),
         }
     }
@@ -302,7 +302,7 @@ impl Replica {
             }
             running.stop().await;
         }
-        self.inner.stop.cancel();
+        self.inner.closing.drain.cancel();
         self.inner.parts.lock().await.take();
         self.inner.log.lock().take();
         self.inner.running.send_replace(None);
@@ -310,8 +310,10 @@ impl Replica {
         if let Some(mut port) = port
             && tokio::time::timeout(CLOSE_TIMEOUT, &mut port).await.is_err()
         {
+            tracing::debug!("connections of peers are broken off");
             port.abort();
         }
+        self.inner.closing.stop.cancel();
     }
 
     fn usable_or_alone(&self) -> Result<(), ClusterError> {

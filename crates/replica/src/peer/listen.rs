@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use super::service::PeerHandler;
-use super::stream::PeerStream;
+use super::stream::{PeerStream, UntilStopped};
 use crate::error::ReplicaError;
 use crate::limits;
 
@@ -28,10 +28,22 @@ pub(crate) async fn bind(listen: SocketAddr) -> Result<TcpListener, ReplicaError
     opened.map_err(|source| ReplicaError::Listen { listen, source: Arc::new(source) })
 }
 
-/// Serves peers until `stop`.
-pub(crate) async fn serve(listener: TcpListener, tls: Option<PeerTls>, handler: PeerHandler, stop: CancellationToken) {
+/// When the port closes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Closing {
+    /// No connections or calls are taken any more; calls on their way go on.
+    pub drain: CancellationToken,
+    /// All connections break.
+    pub stop: CancellationToken,
+}
+
+/// Serves peers until it is drained or stopped.
+pub(crate) async fn serve(listener: TcpListener, tls: Option<PeerTls>, handler: PeerHandler, closing: Closing) {
+    let Closing { drain, stop } = closing;
     let (taken, streams) = mpsc::channel(64);
-    tokio::spawn(accept(listener, tls, taken, stop.clone()));
+    tokio::spawn(accept(listener, tls, taken, drain.clone()));
+    let broken = stop.clone();
+    let streams = ReceiverStream::new(streams).map(move |stream| UntilStopped::new(stream, broken.clone()));
     let service = PeerServiceServer::new(handler)
         .max_decoding_message_size(limits::PEER_MESSAGE_BYTES_MAX)
         .max_encoding_message_size(limits::PEER_MESSAGE_BYTES_MAX);
@@ -42,8 +54,7 @@ pub(crate) async fn serve(listener: TcpListener, tls: Option<PeerTls>, handler: 
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20)
         .add_service(service)
-        .serve_with_incoming(ReceiverStream::new(streams).map(Ok::<_, Infallible>));
-    // Connections are not waited for: the streams of the consensus never end by themselves.
+        .serve_with_incoming_shutdown(streams.map(Ok::<_, Infallible>), drain.cancelled_owned());
     tokio::select! {
         () = stop.cancelled() => {}
         result = served => {

@@ -4,6 +4,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::thread::JoinHandle;
 
 use ag_store::{LogTable, StoreError};
 use ag_wire::storage::Vote as StoredVote;
@@ -24,10 +25,26 @@ pub(crate) enum Flush {
     TruncateAfter(Option<u64>, oneshot::Sender<io::Result<()>>),
 }
 
-/// A handle of the thread, which ends when the last one is dropped.
+/// A handle of the thread. With the last one, the thread ends, and the table is closed.
 #[derive(Clone)]
 pub(crate) struct LogThread {
-    queue: mpsc::Sender<Flush>,
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    /// `None`: while it is dropped.
+    queue: Option<mpsc::Sender<Flush>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.queue = None;
+        // Waited for, at most for one flush: a process must not exit in the midst of one.
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the log has panicked");
+        }
+    }
 }
 
 impl LogThread {
@@ -42,12 +59,14 @@ impl LogThread {
             }
         });
         let why = |error| ReplicaError::Consensus { why: format!("the thread of the log cannot be started: {error}") };
-        started.map(|_| Self { queue }).map_err(why)
+        let thread = Some(started.map_err(why)?);
+        Ok(Self { handle: Arc::new(Handle { queue: Some(queue), thread }) })
     }
 
     /// Queues without waiting.
     pub fn queue(&self, flush: Flush) -> io::Result<()> {
-        self.queue.send(flush).map_err(|_| gone())
+        let queue = self.handle.queue.as_ref().ok_or_else(gone)?;
+        queue.send(flush).map_err(|_| gone())
     }
 
     /// Queues, and waits until it is done.
