@@ -1,0 +1,72 @@
+//! Queues.
+
+use ag_core::State;
+use ag_core::command::Operation;
+use ag_core::digest::Digest;
+use ag_core::name::QueueName;
+use ag_core::outcome::Outcome;
+use ag_core::time::WallTime;
+use ag_proto::v1;
+use ag_wire::{answer, request};
+use tonic::Code;
+
+use super::{barrier, page, propose, unexpected};
+use crate::failure::{Failure, Verb};
+use crate::service::{Call, NotRun, Reply, Service, reply};
+
+fn show(state: &State, name: &QueueName, wall_now: WallTime) -> Option<v1::Queue> {
+    let (policy, counts) = state.queue(name)?;
+    Some(answer::queue(name.as_str(), policy, counts, state.oldest_ready(name), wall_now))
+}
+
+fn wall_now() -> WallTime {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+pub(super) async fn list_queues(
+    service: &Service,
+    call: &Call,
+    request: &v1::ListQueuesRequest,
+) -> Result<Reply, Failure> {
+    let page_size = request::page_size(request.page_size)?;
+    let asked_for = Digest::of(b"queues");
+    let after = page::open(&request.page_token, &asked_for)?;
+    let after = after.map(|name| QueueName::parse("page_token", &name)).transpose().map_err(|_| page::made_up())?;
+    let at = barrier(service, call, request.stale).await?;
+    let (queues, more) = service.replica.read(|state| {
+        let mut names = state.queues_after(after.as_ref());
+        let queues: Vec<_> = names.by_ref().take(page_size).filter_map(|name| show(state, name, wall_now())).collect();
+        (queues, names.next().is_some())
+    });
+    let last = queues.last().filter(|_| more).map(|queue| page::seal(&queue.queue, &asked_for));
+    Ok(reply(&v1::ListQueuesResponse { queues, next_page_token: last.unwrap_or_default() }, at))
+}
+
+pub(super) async fn get_queue(service: &Service, call: &Call, request: &v1::GetQueueRequest) -> Result<Reply, Failure> {
+    let name = QueueName::parse("queue", &request.queue)?;
+    let at = barrier(service, call, request.stale).await?;
+    let queue = service.replica.read(|state| show(state, &name, wall_now()));
+    let queue = queue.ok_or_else(|| Failure::new(Code::NotFound, "QUEUE_NOT_FOUND", "there is no such queue"))?;
+    Ok(reply(&queue, at))
+}
+
+pub(super) async fn update_queue(
+    service: &Service,
+    call: &Call,
+    request: &v1::UpdateQueueRequest,
+) -> Result<Reply, NotRun> {
+    let update = request::update_queue(request)?;
+    let name = update.queue.clone();
+    match propose(service, call, Operation::UpdateQueue(update), Verb::Other).await? {
+        (Outcome::Queue(policy), at) => {
+            let shown = service.replica.read(|state| show(state, &name, wall_now()));
+            let shown = shown.map(|queue| v1::Queue {
+                policy: answer::queue("", &policy, Default::default(), None, WallTime(0)).policy,
+                ..queue
+            });
+            Ok(reply(&shown.unwrap_or_default(), Some(at)))
+        }
+        (other, _) => Err(unexpected(&other).into()),
+    }
+}
