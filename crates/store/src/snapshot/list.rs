@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ag_wire::storage::AppliedMark;
 use parking_lot::Mutex;
 
-use super::{Checkpoint, Snapshot, SnapshotReceiver, decode_description};
+use super::{Checkpoint, Snapshot, SnapshotReceiver, decode_description, refused};
 use crate::files::{self, Scratch};
 use crate::{DataDir, StoreError};
 
@@ -71,7 +71,8 @@ impl Snapshots {
 
     /// Begins to receive a snapshot with this description. It is sealed, and its names are checked.
     pub fn receive(&self, description: &[u8]) -> Result<SnapshotReceiver, StoreError> {
-        let meta = decode_description(description)?;
+        // What another replica sent says nothing about this one's disk.
+        let meta = decode_description(description).map_err(refused)?;
         let scratch = self.scratch()?;
         std::fs::create_dir(scratch.path()).map_err(StoreError::file("create", scratch.path()))?;
         Ok(SnapshotReceiver::new(self.clone(), scratch, meta))

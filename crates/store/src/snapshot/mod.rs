@@ -137,6 +137,14 @@ fn damaged(file: &SnapshotFile) -> StoreError {
     StoreError::corrupt(format!("snapshot file {}", file.name), "its length or its checksum does not hold")
 }
 
+/// That what another replica sent is damaged.
+fn refused(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Corrupt { what, why } => StoreError::SnapshotRefused { why: format!("{what}: {why}") },
+        other => other,
+    }
+}
+
 fn encode_description(meta: &SnapshotMeta) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_snapshot_meta(meta, &mut bytes);

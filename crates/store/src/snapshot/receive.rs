@@ -6,7 +6,7 @@ use std::io::Write as _;
 use ag_wire::storage::SnapshotMeta;
 
 use super::publish::publish;
-use super::{Snapshot, Snapshots, check_measured};
+use super::{Snapshot, Snapshots, check_measured, refused};
 use crate::StoreError;
 use crate::files::Scratch;
 
@@ -59,7 +59,7 @@ impl SnapshotReceiver {
         receiving.file.write_all(part).map_err(StoreError::file("write", &path))?;
         receiving.crc32.update(part);
         if receiving.bytes == expected.bytes {
-            check_measured(expected, (receiving.bytes, receiving.crc32.clone().finalize()))?;
+            check_measured(expected, (receiving.bytes, receiving.crc32.clone().finalize())).map_err(refused)?;
             self.open = None;
             self.at += 1;
         }
@@ -80,7 +80,7 @@ impl SnapshotReceiver {
             if file.bytes > 0 {
                 break;
             }
-            check_measured(file, (0, crc32fast::hash(&[])))?;
+            check_measured(file, (0, crc32fast::hash(&[]))).map_err(refused)?;
             let path = self.scratch.path().join(&file.name);
             File::create_new(&path).map_err(StoreError::file("create", &path))?;
             self.at += 1;
