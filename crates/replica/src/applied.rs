@@ -190,12 +190,14 @@ impl AppliedState {
         let mark = rocks.mark();
         let last = mark.applied.as_ref().map(crate::raft::log_id);
         let state_hash = state.state_hash();
-        {
+        let old = {
             let mut table = self.table.lock();
             let mut current = self.state.write();
             *table = Table { reader: rocks.reader(), rocks, mark };
-            *current = state;
-        }
+            std::mem::replace(&mut *current, state)
+        };
+        // Taking many jobs down takes a while: nobody waits for it.
+        drop(tokio::task::spawn_blocking(move || drop(old)));
         if let Some(last) = &last {
             self.hashes.lock().push(last.index, state_hash, limits::HASHES_KEPT);
         }

@@ -15,14 +15,15 @@ use crate::limits;
 use crate::proposer::Proposer;
 use crate::waiters::Ticket;
 
-/// Claims jobs, or waits up to `wait` until there are some. Every answer comes out of the log, that there are none too.
+/// Claims jobs, or waits up to `wait`, and not beyond `ending`, until there are some. Every answer comes out of the log,
+/// that there are none too.
 pub(crate) async fn claim(
     proposer: &Proposer,
     applied: &Arc<AppliedState>,
     mut leadership: watch::Receiver<Leadership>,
     (actor, claim): (Actor, ClaimJobs),
-    wait: Duration,
-    deadline: Instant,
+    (wait, deadline): (Duration, Instant),
+    ending: impl Future<Output = ()>,
 ) -> Result<Answered, ProposeError> {
     let until = (Instant::now() + wait).min(deadline.checked_sub(limits::CLAIM_MARGIN).unwrap_or(deadline));
     let queues = claim.queues.clone();
@@ -36,11 +37,13 @@ pub(crate) async fn claim(
         }
     }
     let place = Place::enter(applied, &queues)?;
+    let mut ending = std::pin::pin!(ending);
     loop {
         tokio::select! {
             biased;
             () = place.ticket.woken() => {}
             () = lost(&mut leadership) => break,
+            () = &mut ending => break,
             () = tokio::time::sleep_until(until.into()) => break,
         }
         let answered = proposer.propose(command.clone(), deadline).await?;

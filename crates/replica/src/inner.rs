@@ -55,8 +55,8 @@ impl Inner {
         self.running().ok_or(ProposeError::NoCluster)
     }
 
-    /// Waits until waiting claims must end.
-    pub async fn draining(&self) {
+    /// Waits until no claim may wait any more: the consensus goes on for a while, to hand the leadership over.
+    pub async fn claims_ending(&self) {
         tokio::select! {
             () = self.stop_claims.cancelled() => {}
             _ = self.failure.latched() => {}

@@ -165,12 +165,8 @@ impl Replica {
     ) -> Result<Answered, ProposeError> {
         let running = self.inner.usable()?;
         let leadership = running.leadership.clone();
-        let claimed = claim::claim(&running.proposer, &self.inner.applied, leadership, (actor, claim), wait, deadline);
-        tokio::select! {
-            answer = claimed => answer,
-            // The consensus goes on for a while, to hand the leadership over: a waiting claim must not be in the way.
-            () = self.inner.draining() => Err(ProposeError::ShuttingDown),
-        }
+        let (times, ending) = ((wait, deadline), self.inner.claims_ending());
+        claim::claim(&running.proposer, &self.inner.applied, leadership, (actor, claim), times, ending).await
     }
 
     /// Passes a client's request on to the leader, once.
@@ -334,3 +330,6 @@ impl std::fmt::Debug for Replica {
         f.debug_struct("Replica").field("replica_id", &self.replica_id()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

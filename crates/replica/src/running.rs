@@ -70,6 +70,7 @@ impl Running {
                 }
             });
         };
+        warn_of_move(config, here, applied);
         let (leading, leadership) = watch::channel(Leadership::Following { leader: None });
         let (proposer, proposing) = Proposer::new(raft.clone(), Arc::clone(applied), leadership.clone());
         let rounds =
@@ -112,6 +113,17 @@ impl Running {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
+    }
+}
+
+/// The log is sent to where a member was when it was added.
+fn warn_of_move(config: &ReplicaConfig, here: Identity, applied: &AppliedState) {
+    let known = applied.read(|state| state.member(here.replica_id).map(|member| member.peer_addr.clone()));
+    if let Some(known) = known.filter(|known| *known != config.peer_addr) {
+        tracing::warn!(
+            %known, configured = %config.peer_addr,
+            "the peer address of this replica has changed, and its peers do not follow: remove it and add a fresh one"
+        );
     }
 }
 

@@ -1,5 +1,7 @@
 //! Claims that wait.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::time::{Duration, Instant};

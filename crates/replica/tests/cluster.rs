@@ -1,5 +1,7 @@
 //! Clusters of three: elections, proposals, reads, restarts, members.
 
+#![allow(clippy::unwrap_used)]
+
 mod support;
 
 use std::time::{Duration, Instant};
@@ -77,13 +79,16 @@ async fn the_cluster_goes_on_without_its_leader_and_after_a_restart_of_all() {
     let mut cluster = Cluster::of(3).await;
     cluster.propose(enqueue("q", 5)).await;
     let lease_before = cluster.seats[cluster.leader().await].get().read(|state| state.meta().lease_now);
+    let begun = Instant::now();
     let first = cluster.leader().await;
     cluster.seats[first].kill().await;
     let second = cluster.leader().await;
     assert_ne!(first, second);
     cluster.propose(enqueue("q", 5)).await;
     let lease_after = cluster.seats[second].get().read(|state| state.meta().lease_now);
-    assert!(lease_after >= lease_before, "{lease_after:?} < {lease_before:?}");
+    // It never goes back, and never runs ahead of real time either, whoever leads.
+    let passed = u128::from(lease_after.0.checked_sub(lease_before.0).unwrap());
+    assert!(passed <= begun.elapsed().as_millis() + 100, "{passed} ms of lease time");
 
     cluster.seats[first].start().await;
     cluster.agree().await;
@@ -174,7 +179,6 @@ async fn a_new_replica_catches_up_by_a_snapshot_and_a_removed_one_never_comes_ba
 
 /// Empties the data directory once nothing has it open.
 async fn eventually_empty(seat: &Seat) {
-    drop(seat.try_start().await.unwrap());
     let deadline = deadline();
     while ag_store::DataDir::open(seat.folder.path(), ag_store::StoreOptions::default()).is_err() {
         assert!(Instant::now() < deadline, "the data directory stays in use");
