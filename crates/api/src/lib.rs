@@ -1,8 +1,8 @@
 //! The client port: the methods of `agwp.v1` as gRPC and as HTTP/JSON, OpenAPI, health, reflection and metrics.
 //!
-//! A call goes one way, whichever form it came in: authenticate, take a place, authorise, run. What must be applied runs
-//! on the leader; another replica passes the request's bytes on, once. What only reads runs on any replica, after a read
-//! barrier.
+//! A call goes one way, whichever form it came in: authenticate, take a place, authorise, run. What must be applied
+//! runs on the leader; another replica passes the request's bytes on, once. What only reads runs on any replica, after
+//! a read barrier.
 
 mod failure;
 mod front;

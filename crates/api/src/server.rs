@@ -58,8 +58,8 @@ impl ApiServer {
         self.local_addr
     }
 
-    /// Says that this replica is not ready any more, ends long polls, takes no new connections, and waits for calls that
-    /// run, until `deadline`.
+    /// Says that this replica is not ready any more, ends long polls, takes no new connections, and waits for calls
+    /// that run, until `deadline`.
     pub async fn shutdown(self, deadline: Instant) {
         self.draining.cancel();
         self.stop.cancel();

@@ -1,4 +1,5 @@
-//! The one way of a call: bytes in, bytes out. Both fronts, gRPC and HTTP, and calls that other replicas pass on end here.
+//! The one way of a call: bytes in, bytes out. Both fronts, gRPC and HTTP, and calls that other replicas pass on end
+//! here.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -18,7 +18,7 @@ use crate::connect::Connect;
 use crate::telemetry::{self, LogFormat};
 use crate::{exit, output};
 
-/// Job claims that a stale worker cannot touch.
+/// Hands out jobs to workers, and does not lose them.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "ag", version, after_help = exit::HELP)]
 pub struct Cli {

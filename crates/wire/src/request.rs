@@ -1,5 +1,5 @@
-//! Requests of clients → parsed commands. Every bound of the contract is checked here, once; an error names the field and
-//! the bound.
+//! Requests of clients → parsed commands. Every bound of the contract is checked here, once; an error names the field
+//! and the bound.
 
 use std::collections::BTreeMap;
 

@@ -266,12 +266,10 @@ pub(super) async fn list_jobs(service: &Service, call: &Call, request: &v1::List
     let at = barrier(service, call, request.stale).await?;
     let (jobs, last) = service.replica.read(|state| {
         let (mut found, mut bytes, mut last) = (Vec::new(), 0, None);
-        let mut scanned = 0;
-        for job in state.jobs_after(after) {
+        for (scanned, job) in state.jobs_after(after).enumerate() {
             if found.len() >= page_size || bytes >= PAGE_BYTES_MAX || scanned >= SCAN_JOBS_MAX {
                 return (found, last);
             }
-            scanned += 1;
             last = Some(job.job_id);
             if filter.matches(job) {
                 bytes += job.answer_bytes() - u64::from(job.payload_bytes);

@@ -1,5 +1,5 @@
-//! Page tokens: where the next page begins, bound to what was asked for. They are checked, so that a made-up one is an error
-//! and not a wrong page; they hold no secret.
+//! Page tokens: where the next page begins, bound to what was asked for. They are checked, so that a made-up one is an
+//! error and not a wrong page; they hold no secret.
 
 use ag_core::digest::Digest;
 use ag_core::job::JobState;

@@ -49,7 +49,8 @@ pub enum Cluster {
     },
     /// Raise the cluster version, or hold it where it is.
     Version(Version),
-    /// Make certificates: an authority for the peer port, one for the client port, and both certificates for each replica.
+    /// Make certificates: an authority for the peer port, one for the client port, and both certificates for each
+    /// replica.
     Certs(Certs),
 }
 

@@ -11,8 +11,8 @@ use crate::output;
 /// Principals.
 #[derive(Subcommand, Clone, Debug)]
 pub enum Principal {
-    /// Make a bearer token, and the entry that knows it by its hash. The token goes to stdout, this once; the entry is added
-    /// to the principals file.
+    /// Make a bearer token, and the entry that knows it by its hash. The token goes to stdout, this once; the entry is
+    /// added to the principals file.
     New(New),
 }
 

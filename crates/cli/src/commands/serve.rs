@@ -54,7 +54,7 @@ pub async fn start(config: &ServeConfig) -> Result<Running> {
         Some(path) => Authenticator::from_file(path)
             .map_err(|error| Exit::usage(format!("principals: {:#}", anyhow::Error::from(error))))?,
     };
-    watch_principals(authenticator.clone());
+    reload_on_hangup(authenticator.clone())?;
     let addr = |key: &str, given: Option<&String>, default: String| {
         Addr::parse(key, given.unwrap_or(&default)).map_err(|error| Exit::usage(error.to_string()))
     };
@@ -92,14 +92,11 @@ fn timings(config: &ServeConfig) -> Timings {
     timings
 }
 
-/// Reads the principals file anew when it has changed.
-fn watch_principals(authenticator: Authenticator) {
-    if authenticator.is_open() {
-        return;
-    }
+/// Reads the principals file anew at once on SIGHUP. The authenticator looks for changes of the file by itself.
+fn reload_on_hangup(authenticator: Authenticator) -> Result<()> {
+    let mut hangup = signal(SignalKind::hangup()).context("cannot watch for SIGHUP")?;
     tokio::spawn(async move {
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        while hangup.recv().await.is_some() {
             match authenticator.reload() {
                 Ok(Reload::Unchanged) => {}
                 Ok(Reload::Loaded(principals)) => tracing::info!(principals, "the principals file was read anew"),
@@ -110,6 +107,7 @@ fn watch_principals(authenticator: Authenticator) {
             }
         }
     });
+    Ok(())
 }
 
 /// Serves until SIGTERM, SIGINT or a fatal error; a second signal ends at once.
