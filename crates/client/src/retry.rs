@@ -9,7 +9,7 @@ pub const NOT_PROPOSED_REASONS: [&str; 6] =
     ["NO_LEADER", "NOT_LEADER", "NO_CLUSTER", "OVERLOADED", "SHUTTING_DOWN", "DISK_RESERVE"];
 
 const PAUSE_FIRST: Duration = Duration::from_millis(20);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
 const PAUSE_ASKED_MAX: Duration = Duration::from_secs(5);
 
 /// Which errors a call may be repeated after.

@@ -2,9 +2,10 @@
 //!
 //! The kernel kills a command's shell when the worker ends, but not what the shell has started. So a small shell of its
 //! own is told every process group that begins and ends. When its standard input closes, because the worker is gone in
-//! whatever way, it kills the groups that are left.
+//! whatever way, it kills the groups that are left, and removes the worker's folder for progress files.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
@@ -18,6 +19,7 @@ while read -r sign group; do
   esac
 done
 for group in $groups; do kill -KILL \"-$group\" 2>/dev/null; done
+rm -rf -- \"$1\"
 exit 0";
 
 pub(crate) struct Keeper {
@@ -26,10 +28,16 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts it, in a session of its own, so that a signal to the worker's group leaves it alone.
-    pub fn start() -> std::io::Result<Self> {
+    /// Starts it, in a session of its own, so that a signal to the worker's group leaves it alone. It removes `folder` in
+    /// the end.
+    pub fn start(folder: &Path) -> std::io::Result<Self> {
         let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["-c", SCRIPT, "ag-worker-keeper"])
+            .arg(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         command.env_remove("AG_BEARER_TOKEN");
         os::keep_apart(&mut command);
         let mut child = command.spawn()?;
@@ -79,7 +87,11 @@ mod tests {
 
     #[test]
     fn it_kills_the_groups_that_are_left_and_no_others() {
-        let keeper = Keeper::start().unwrap();
+        let parent = tempfile::tempdir().unwrap();
+        let (folder, other) = (parent.path().join("a folder"), parent.path().join("other"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::create_dir(&other).unwrap();
+        let keeper = Keeper::start(&folder).unwrap();
         let mut children: Vec<Child> = (0..4).map(|_| sleeper()).collect();
         for child in &children {
             keeper.begun(child.id() as i32);
@@ -90,6 +102,7 @@ mod tests {
         for killed in [0, 2] {
             assert_eq!(children[killed].wait().unwrap().signal(), Some(libc::SIGKILL));
         }
+        assert!(!folder.exists() && other.exists());
         for spared in [1, 3] {
             assert!(children[spared].try_wait().unwrap().is_none());
             os::signal_group(children[spared].id() as i32, os::Signal::Kill);

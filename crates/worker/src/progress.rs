@@ -20,6 +20,11 @@ impl ProgressDir {
         Ok(Self(path))
     }
 
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     /// The file of one claim. It does not exist until the command writes it.
     pub fn file(&self, job_id: &str, claim_number: u32) -> ProgressFile {
         // A job id from the service is no path, but is not trusted to be none either.
@@ -30,7 +35,10 @@ impl ProgressDir {
 
 impl Drop for ProgressDir {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+        // The keeper may have been faster.
+        if let Err(error) = std::fs::remove_dir_all(&self.0)
+            && error.kind() != io::ErrorKind::NotFound
+        {
             tracing::warn!(%error, path = %self.0.display(), "cannot remove the directory of the progress files");
         }
     }

@@ -44,8 +44,8 @@ pub enum WorkerError {
 pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Result<WorkerReport, WorkerError> {
     config.check().map_err(WorkerError::Setting)?;
     let table = LeaseTable::start().map_err(WorkerError::SetUp)?;
-    let keeper = Arc::new(Keeper::start().map_err(WorkerError::SetUp)?);
     let progress = ProgressDir::make().map_err(WorkerError::SetUp)?;
+    let keeper = Arc::new(Keeper::start(progress.path()).map_err(WorkerError::SetUp)?);
     let (tell_stop, stop) = watch::channel(false);
     let mut beats = JoinSet::new();
     beats.spawn(beat::beat(config.client.clone(), config.label.clone(), config.lease, Arc::clone(&table)));

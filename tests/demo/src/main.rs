@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use ag_client::v1;
 use anyhow::{Context as _, Result};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::audit::Tally;
 use crate::cluster::LocalCluster;
@@ -38,7 +39,7 @@ async fn main() -> std::process::ExitCode {
     // Dropping the demo ends all its processes: each is owned by a value of it.
     let result = tokio::select! {
         result = demo => result.unwrap_or_else(|_| Err(anyhow::anyhow!("not done after {} s", TIME_MAX.as_secs()))),
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("interrupted")),
+        signal = told_to_stop() => signal.and_then(|()| Err(anyhow::anyhow!("told to stop"))),
     };
     match result {
         Ok(true) => std::process::ExitCode::SUCCESS,
@@ -47,6 +48,15 @@ async fn main() -> std::process::ExitCode {
             eprintln!("demo: {error:#}");
             std::process::ExitCode::from(2)
         }
+    }
+}
+
+/// SIGINT or SIGTERM.
+async fn told_to_stop() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("cannot watch for SIGINT"),
     }
 }
 
@@ -116,14 +126,15 @@ async fn kill_leader_in_the_middle(
     start: Instant,
 ) -> Result<show::Failover> {
     let give_up = Instant::now() + WORK_MAX;
+    let mut shown = show::Progress::new(start, jobs);
     loop {
         let counts = counts(client).await?;
         if counts.completed as usize >= jobs / 3 {
             break;
         }
         anyhow::ensure!(Instant::now() < give_up, "a third of the jobs is not done after {} s", WORK_MAX.as_secs());
-        show::progress(start, &counts, jobs);
-        tokio::time::sleep(Duration::from_millis(500)).await;
+        shown.show(&counts);
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let before = counts(client).await?;
     let (replica_id, pid) = cluster.leader().await?;
@@ -147,18 +158,15 @@ async fn kill_leader_in_the_middle(
 }
 
 async fn until_done(client: &ag_client::Client, jobs: usize, work_start: Instant, start: Instant) -> Result<()> {
-    let mut shown_at = Instant::now();
+    let mut shown = show::Progress::new(start, jobs);
     loop {
         let counts = counts(client).await?;
         if counts.completed as usize + counts.dead as usize >= jobs {
-            show::progress(start, &counts, jobs);
+            shown.end(&counts);
             return Ok(());
         }
         anyhow::ensure!(work_start.elapsed() < WORK_MAX, "the jobs are not done after {} s", WORK_MAX.as_secs());
-        if shown_at.elapsed() >= Duration::from_secs(2) {
-            show::progress(start, &counts, jobs);
-            shown_at = Instant::now();
-        }
+        shown.show(&counts);
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -20,19 +20,37 @@ pub fn say(start: Instant, text: &str) {
     eprintln!("{clear}{:6.1} s  {text}", start.elapsed().as_secs_f64());
 }
 
-/// How far the jobs are: one line that changes on a terminal, a line each time elsewhere.
-pub fn progress(start: Instant, counts: &v1::QueueCounts, jobs: usize) {
-    let v1::QueueCounts { completed, claimed, lapsed, .. } = counts;
-    let done = *completed as usize * 30 / jobs.max(1);
-    let bar = format!("{}{}", "#".repeat(done.min(30)), ".".repeat(30 - done.min(30)));
-    let text = format!("[{bar}] {completed} of {jobs} done, {claimed} claimed, {lapsed} of them lapsed");
-    if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K{:6.1} s  {text}", start.elapsed().as_secs_f64());
-        if *completed as usize >= jobs {
-            eprintln!();
+/// How far the jobs are: one line that changes on a terminal, a line every two seconds elsewhere.
+pub struct Progress {
+    start: Instant,
+    jobs: usize,
+    shown_at: Option<Instant>,
+}
+
+impl Progress {
+    pub fn new(start: Instant, jobs: usize) -> Self {
+        Self { start, jobs, shown_at: None }
+    }
+
+    pub fn show(&mut self, counts: &v1::QueueCounts) {
+        let text = self.text(counts);
+        if std::io::stderr().is_terminal() {
+            eprint!("\r\x1b[K{:6.1} s  {text}", self.start.elapsed().as_secs_f64());
+        } else if self.shown_at.is_none_or(|at| at.elapsed() >= Duration::from_secs(2)) {
+            self.shown_at = Some(Instant::now());
+            say(self.start, &text);
         }
-    } else {
-        say(start, &text);
+    }
+
+    pub fn end(&self, counts: &v1::QueueCounts) {
+        say(self.start, &self.text(counts));
+    }
+
+    fn text(&self, counts: &v1::QueueCounts) -> String {
+        let v1::QueueCounts { completed, claimed, lapsed, .. } = counts;
+        let done = (*completed as usize * 30 / self.jobs.max(1)).min(30);
+        let bar = format!("{}{}", "#".repeat(done), ".".repeat(30 - done));
+        format!("[{bar}] {completed} of {} done, {claimed} claimed, {lapsed} of them lapsed", self.jobs)
     }
 }
 
