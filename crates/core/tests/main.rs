@@ -1,0 +1,2 @@
+//! Tests of the state machine, through its public face.
+
