@@ -52,16 +52,6 @@ pub struct Membership {
     #[prost(message, repeated, tag = "2")]
     pub members: ::prost::alloc::vec::Vec<MemberAddr>,
 }
-/// A membership and the place in the log where it stands.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct StoredMembership {
-    /// Absent: it stands in no log yet.
-    #[prost(message, optional, tag = "1")]
-    pub log_id: ::core::option::Option<LogId>,
-    /// The membership.
-    #[prost(message, optional, tag = "2")]
-    pub membership: ::core::option::Option<Membership>,
-}
 /// One entry of the log. Without a payload it is blank.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct LogEntry {
@@ -167,7 +157,7 @@ pub struct VoteResponse {
     pub last: ::core::option::Option<LogId>,
 }
 /// A part of a snapshot, in this order: the head, then each file in chunks.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotPart {
     /// Which part.
     #[prost(oneof = "snapshot_part::Part", tags = "1, 2")]
@@ -176,7 +166,7 @@ pub struct SnapshotPart {
 /// Nested message and enum types in `SnapshotPart`.
 pub mod snapshot_part {
     /// Which part.
-    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Part {
         /// Comes first.
         #[prost(message, tag = "1")]
@@ -187,44 +177,22 @@ pub mod snapshot_part {
     }
 }
 /// What a snapshot is.
-#[derive(Clone, PartialEq, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotHead {
     /// The leader's vote.
     #[prost(message, optional, tag = "1")]
     pub vote: ::core::option::Option<Vote>,
-    /// The last entry that it contains.
-    #[prost(message, optional, tag = "2")]
-    pub last: ::core::option::Option<LogId>,
-    /// The membership as of that entry.
-    #[prost(message, optional, tag = "3")]
-    pub membership: ::core::option::Option<StoredMembership>,
-    /// Its description, as the sender stores it beside the files.
-    #[prost(bytes = "bytes", tag = "4")]
+    /// Its description, as the sender stores it beside the files: the last entry, the membership, the files, all checked.
+    #[prost(bytes = "bytes", tag = "2")]
     pub description: ::prost::bytes::Bytes,
-    /// Its files.
-    #[prost(message, repeated, tag = "5")]
-    pub files: ::prost::alloc::vec::Vec<SnapshotFile>,
     /// Which Raft group.
-    #[prost(uint32, tag = "6")]
-    pub shard: u32,
-}
-/// One file of a snapshot.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SnapshotFile {
-    /// Its name, without a folder.
-    #[prost(string, tag = "1")]
-    pub name: ::prost::alloc::string::String,
-    /// How many bytes it has.
-    #[prost(uint64, tag = "2")]
-    pub size_bytes: u64,
-    /// CRC-32 over its bytes.
     #[prost(uint32, tag = "3")]
-    pub crc: u32,
+    pub shard: u32,
 }
 /// Bytes of one file.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SnapshotChunk {
-    /// Which of the files, from 0; never goes back.
+    /// Which of the files, from 0, in the order of the description; never goes back.
     #[prost(uint32, tag = "1")]
     pub file_number: u32,
     /// The bytes, after those of the chunk before.
