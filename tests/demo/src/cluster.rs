@@ -35,6 +35,14 @@ struct Replicas {
     ready: bool,
 }
 
+/// The leader.
+pub struct Leader {
+    pub replica_id: u64,
+    /// Its process.
+    pub pid: u32,
+    pub term: u64,
+}
+
 /// The state of the replicas at one place in the log.
 pub struct SameHash {
     pub log_index: u64,
@@ -93,16 +101,22 @@ impl LocalCluster {
         Ok(Client::builder().addrs(&self.addrs()).deadline(PATIENCE).build()?)
     }
 
-    /// The leader's id, and the id of its process.
-    pub async fn leader(&self) -> Result<(u64, u32)> {
+    /// The leader, as soon as there is one.
+    pub async fn leader(&self) -> Result<Leader> {
+        self.leader_after(0).await
+    }
+
+    /// The leader of a later term than this one, as soon as there is one.
+    pub async fn leader_after(&self, term: u64) -> Result<Leader> {
         let client = self.client()?;
         let deadline = Instant::now() + PATIENCE;
         loop {
             let cluster = client.get_cluster(v1::GetClusterRequest {}).await.context("cannot read the cluster")?.value;
             let leader = cluster.leader.and_then(|leader| cluster.replicas.iter().find(|replica| replica.id == leader));
-            if let Some(leader) = leader {
+            if let Some(leader) = leader.filter(|_| cluster.term > term) {
                 let pid = self.replicas().pids.get(&leader.addr).copied();
-                return Ok((leader.id, pid.with_context(|| format!("ag local named no process at {}", leader.addr))?));
+                let pid = pid.with_context(|| format!("ag local named no process at {}", leader.addr))?;
+                return Ok(Leader { replica_id: leader.id, pid, term: cluster.term });
             }
             ensure!(Instant::now() < deadline, "there is no leader after {} s", PATIENCE.as_secs());
             tokio::time::sleep(Duration::from_millis(50)).await;

@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::audit::Tally;
-use crate::cluster::LocalCluster;
+use crate::cluster::{Leader, LocalCluster};
 use crate::input::Input;
 use crate::show::{Findings, say};
 use crate::workers::Worker;
@@ -137,7 +137,7 @@ async fn kill_leader_in_the_middle(
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     let before = counts(client).await?;
-    let (replica_id, pid) = cluster.leader().await?;
+    let Leader { replica_id, pid, term } = cluster.leader().await?;
     process::signal(pid, "KILL")?;
     let killed_at = Instant::now();
     say(
@@ -146,15 +146,12 @@ async fn kill_leader_in_the_middle(
     );
     let after = counts(client).await?;
     let gap = killed_at.elapsed();
-    let (successor, _) = cluster.leader().await?;
+    // The one that was killed may have been elected again, if it was started again in time.
+    let next = cluster.leader_after(term).await?;
+    let (successor, terms) = (next.replica_id, (term, next.term));
     say(start, &format!("replica {successor} leads; the cluster answered again after {} ms", gap.as_millis()));
-    Ok(show::Failover {
-        killed: replica_id,
-        successor,
-        gap,
-        done_before: before.completed,
-        done_after: after.completed,
-    })
+    let (done_before, done_after) = (before.completed, after.completed);
+    Ok(show::Failover { killed: replica_id, successor, terms, gap, done_before, done_after })
 }
 
 async fn until_done(client: &ag_client::Client, jobs: usize, work_start: Instant, start: Instant) -> Result<()> {

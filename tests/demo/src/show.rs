@@ -58,6 +58,8 @@ impl Progress {
 pub struct Failover {
     pub killed: u64,
     pub successor: u64,
+    /// The terms of the two.
+    pub terms: (u64, u64),
     pub gap: Duration,
     pub done_before: u64,
     pub done_after: u64,
@@ -191,9 +193,9 @@ impl Findings {
 
     fn failure_rows(&self, table: &mut Table, tally: &Tally) {
         if let Some(failover) = &self.failover {
-            let Failover { killed, successor, gap, done_before, done_after } = failover;
-            let text = format!("replica {killed} at {done_before} done; replica {successor} took over");
-            table.check("leader killed with -9", text, killed != successor);
+            let Failover { killed, successor, terms, gap, done_before, done_after } = failover;
+            let text = format!("replica {killed} at {done_before} done; then replica {successor} was elected");
+            table.check("leader killed with -9", text, terms.1 > terms.0);
             table.check("  answered again after", format!("{} ms", gap.as_millis()), *gap < Duration::from_secs(5));
             table.check("  nothing lost", format!("{done_after} done"), done_after >= done_before);
         }
