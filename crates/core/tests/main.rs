@@ -1,2 +1,7 @@
 //! Tests of the state machine, through its public face.
 
+// A helper of a test that unwraps fails the test with the right line.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+mod verb_table;
