@@ -101,20 +101,25 @@ impl Announcer {
         })
     }
 
+    /// Tells the leader; all other members, while it is not known: perhaps it looks for this replica where it was before.
     async fn announce(&self) {
-        let metrics = self.raft.server_metrics().borrow_watched().clone();
-        let Some(leader) = metrics.current_leader else { return };
-        if leader == self.here.replica_id.0 {
+        let leader = self.raft.server_metrics().borrow_watched().current_leader;
+        if leader == Some(self.here.replica_id.0) {
             register(&self.proposer, &self.applied, self.member.clone()).await;
             return;
         }
-        let Some(node) = metrics.membership_config.get_node(&leader).cloned() else { return };
-        let header = Header { from: self.here, to: ReplicaId(leader) };
-        let message = peer::AnnounceRequest { announcement: Some(announcement(&self.member)) };
-        let mut client = self.connector.shared(&node.addr);
-        let told = tokio::time::timeout(TIMEOUT, client.announce(header.request(message))).await;
-        if !matches!(told, Ok(Ok(_))) {
-            tracing::debug!(leader, "cannot tell the leader what this replica is; trying again");
+        let members = self.applied.read(|state| state.members().cloned().collect::<Vec<_>>());
+        let others = members.into_iter().filter(|other| other.replica_id != self.here.replica_id);
+        for other in others.filter(|other| leader.is_none_or(|leader| other.replica_id.0 == leader)) {
+            let header = Header { from: self.here, to: other.replica_id };
+            let message = peer::AnnounceRequest { announcement: Some(announcement(&self.member)) };
+            let mut client = self.connector.shared(other.peer_addr.as_str());
+            let told = tokio::time::timeout(TIMEOUT, client.announce(header.request(message))).await;
+            match told {
+                Ok(Ok(_)) => return,
+                Ok(Err(status)) => tracing::debug!(%status, to = %other.replica_id, "not told what this replica is"),
+                Err(_) => tracing::debug!(to = %other.replica_id, "not told what this replica is: no answer"),
+            }
         }
     }
 }

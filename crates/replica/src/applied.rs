@@ -127,7 +127,12 @@ impl AppliedState {
         self.hashes.lock().at(log_index)
     }
 
-    /// Where clients reach this replica.
+    /// Where peers reach a replica, as it last said. `None`: it is no member yet, or none any more.
+    pub fn peer_addr(&self, replica_id: u64) -> Option<String> {
+        self.read(|state| state.member(ReplicaId(replica_id)).map(|member| member.peer_addr.as_str().to_owned()))
+    }
+
+    /// Where clients reach a replica.
     pub fn hint(&self, replica_id: Option<u64>) -> Option<LeaderHint> {
         let replica_id = ReplicaId(replica_id?);
         self.read(|state| state.member(replica_id).map(|member| LeaderHint { replica_id, addr: member.addr.clone() }))

@@ -120,7 +120,8 @@ impl Rounds {
 
     async fn ask(&self, leader: u64) -> Option<LogId> {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
-        let peer_addr = metrics.membership_config.get_node(&leader)?.addr.clone();
+        let at_first = metrics.membership_config.get_node(&leader)?;
+        let peer_addr = self.applied.peer_addr(leader).unwrap_or_else(|| at_first.addr.clone());
         let header = Header { from: self.here, to: ReplicaId(leader) };
         let mut client = self.connector.shared(&peer_addr);
         let answer = client.read_index(header.request(peer::ReadIndexRequest { shard: 0 })).await;

@@ -15,8 +15,8 @@ use crate::limits;
 use crate::proposer::Proposer;
 use crate::waiters::Ticket;
 
-/// Claims jobs, or waits up to `wait`, and not beyond `ending`, until there are some. Every answer comes out of the log,
-/// that there are none too.
+/// Claims jobs, or waits up to `wait`, and not beyond `ending`, until there are some. Every answer comes out of the
+/// log, also that there are none.
 pub(crate) async fn claim(
     proposer: &Proposer,
     applied: &Arc<AppliedState>,

@@ -55,8 +55,12 @@ impl Running {
     pub async fn start(here: Identity, parts: Parts, around: Surroundings<'_>) -> Result<Self, ReplicaError> {
         let Surroundings { config, connector, applied, failure } = around;
         let settings = raft::config(&config.timings)?;
-        let network =
-            NetworkFactory { here, connector: Arc::clone(connector), silence: config.timings.election_max * 2 };
+        let network = NetworkFactory {
+            here,
+            applied: Arc::clone(applied),
+            connector: Arc::clone(connector),
+            silence: config.timings.election_max * 2,
+        };
         let started = Raft::new(here.replica_id.0, Arc::new(settings), network, parts.log, parts.machine).await;
         let raft = started.map_err(|fatal| ReplicaError::Consensus { why: fatal.to_string() })?;
 
@@ -70,7 +74,6 @@ impl Running {
                 }
             });
         };
-        warn_of_move(config, here, applied);
         let (leading, leadership) = watch::channel(Leadership::Following { leader: None });
         let (proposer, proposing) = Proposer::new(raft.clone(), Arc::clone(applied), leadership.clone());
         let rounds =
@@ -101,8 +104,8 @@ impl Running {
     pub fn leader(&self) -> Option<(ReplicaId, String)> {
         let metrics = self.raft.server_metrics().borrow_watched().clone();
         let leader = metrics.current_leader?;
-        let peer_addr = metrics.membership_config.get_node(&leader)?.addr.clone();
-        Some((ReplicaId(leader), peer_addr))
+        let at_first = metrics.membership_config.get_node(&leader)?;
+        Some((ReplicaId(leader), self.applied.peer_addr(leader).unwrap_or_else(|| at_first.addr.clone())))
     }
 
     /// Stops the consensus and the tasks. Nothing is handed over.
@@ -113,17 +116,6 @@ impl Running {
         self.stop.cancel();
         self.tasks.close();
         self.tasks.wait().await;
-    }
-}
-
-/// The log is sent to where a member was when it was added.
-fn warn_of_move(config: &ReplicaConfig, here: Identity, applied: &AppliedState) {
-    let known = applied.read(|state| state.member(here.replica_id).map(|member| member.peer_addr.clone()));
-    if let Some(known) = known.filter(|known| *known != config.peer_addr) {
-        tracing::warn!(
-            %known, configured = %config.peer_addr,
-            "the peer address of this replica has changed, and its peers do not follow: remove it and add a fresh one"
-        );
     }
 }
 

@@ -277,6 +277,16 @@ mod tests {
     }
 
     #[test]
+    fn no_more_wait_than_may() {
+        let (waiters, empty) = (Waiters::default(), state_with(&[]));
+        let queues = [queue("a")];
+        let last = (0..limits::WAITERS_MAX).map(|_| waiters.enter(&queues, &empty).unwrap()).last().unwrap();
+        assert!(waiters.enter(&queues, &empty).is_none());
+        waiters.leave(&last, &empty);
+        assert!(waiters.enter(&queues, &empty).is_some());
+    }
+
+    #[test]
     fn a_newcomer_is_woken_at_once_if_there_is_a_job_for_it() {
         let waiters = Waiters::default();
         let one = state_with(&[("a", 1)]);

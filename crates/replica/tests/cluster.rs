@@ -125,6 +125,22 @@ async fn a_repeated_call_has_one_effect_and_one_answer() {
     assert_eq!(leader.read(|state| state.job_count()), 2);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_has_moved_is_found_where_it_says() {
+    let mut cluster = Cluster::of(3).await;
+    let moved = (cluster.leader().await + 1) % 3;
+    cluster.seats[moved].kill().await;
+    cluster.propose(enqueue("q", 1)).await;
+    cluster.seats[moved].port = Seat::empty().port;
+    let replica_id = cluster.seats[moved].start().await.replica_id().unwrap();
+    cluster.agree().await;
+    let expected = cluster.seats[moved].peer_addr();
+    let leader = cluster.seats[cluster.leader().await].get();
+    let known = leader.read(|state| state.member(replica_id).map(|member| member.peer_addr.clone()));
+    assert_eq!(known, Some(expected));
+    eventually("it is ready", || cluster.seats[moved].get().is_ready()).await;
+}
+
 fn little_log(seat: &mut Seat) {
     seat.timings = Timings { snapshot_entries: 40, kept_entries: 10, ..seat.timings.clone() };
 }

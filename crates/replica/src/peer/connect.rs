@@ -34,17 +34,18 @@ impl Connector {
         let mut shared = self.shared.lock();
         // Addresses are those of members and of candidates for it, so there are few; an old one costs nothing but its
         // row.
-        shared.entry(peer_addr.to_owned()).or_insert_with(|| self.own(peer_addr)).clone()
+        let addr = peer_addr.to_owned();
+        shared.entry(addr.clone()).or_insert_with(|| self.own(move || addr.clone())).clone()
     }
 
-    /// A connection to `peer_addr` of the caller's own, so that nothing else queues before it.
-    pub fn own(&self, peer_addr: &str) -> PeerClient {
-        let host = host_of(peer_addr).to_owned();
-        let (addr, tls) = (peer_addr.to_owned(), self.tls.clone());
+    /// A connection of the caller's own, so that nothing else queues before it, to where `peer_addr` says whenever it is
+    /// made anew.
+    pub fn own(&self, peer_addr: impl Fn() -> String + Send + Sync + 'static) -> PeerClient {
+        let tls = self.tls.clone();
         let connect = move |_: Uri| {
-            let (addr, host, tls) = (addr.clone(), host.clone(), tls.clone());
+            let (addr, tls) = (peer_addr(), tls.clone());
             async move {
-                let stream = tokio::time::timeout(limits::CONNECT_TIMEOUT, dial(&addr, &host, tls.as_ref())).await;
+                let stream = tokio::time::timeout(limits::CONNECT_TIMEOUT, dial(&addr, tls.as_ref())).await;
                 stream.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(TokioIo::new)
             }
         };
@@ -62,12 +63,12 @@ impl Connector {
     }
 }
 
-async fn dial(addr: &str, host: &str, tls: Option<&PeerTls>) -> io::Result<PeerStream> {
+async fn dial(addr: &str, tls: Option<&PeerTls>) -> io::Result<PeerStream> {
     let stream = TcpStream::connect(addr).await?;
     stream.set_nodelay(true)?;
     match tls {
         None => Ok(PeerStream::Plain(stream)),
-        Some(tls) => Ok(PeerStream::Dialled(Box::new(tls.connect(host, stream).await?))),
+        Some(tls) => Ok(PeerStream::Dialled(Box::new(tls.connect(host_of(addr), stream).await?))),
     }
 }
 

@@ -19,6 +19,7 @@ use tonic::{Request, Status, Streaming};
 
 use super::snapshot::SnapshotFiles;
 use super::{LogId, TypeConfig, Vote, codec};
+use crate::applied::AppliedState;
 use crate::identity::Identity;
 use crate::limits;
 use crate::peer::connect::{Connector, PeerClient, was_not_sent};
@@ -33,6 +34,8 @@ type Appends<'s> = BoxStream<'s, AppendOutcome>;
 pub(crate) struct NetworkFactory {
     pub here: Identity,
     pub connector: Arc<Connector>,
+    /// Knows where replicas have moved to since they were added.
+    pub applied: Arc<AppliedState>,
     /// A follower that answers no append for this long is dialled anew.
     pub silence: Duration,
 }
@@ -40,7 +43,9 @@ pub(crate) struct NetworkFactory {
 impl NetworkFactory {
     fn network(&self, target: u64, node: &BasicNode, lane: Lane) -> Network {
         let header = Header { from: self.here, to: ReplicaId(target) };
-        Network { header, client: self.connector.own(&node.addr), lane, silence: self.silence }
+        let (applied, at_first) = (Arc::clone(&self.applied), node.addr.clone());
+        let client = self.connector.own(move || applied.peer_addr(target).unwrap_or_else(|| at_first.clone()));
+        Network { header, client, lane, silence: self.silence }
     }
 }
 

@@ -89,6 +89,44 @@ async fn an_unknown_command_stops_the_replica_and_is_never_skipped() {
 }
 
 #[tokio::test]
+async fn more_commands_than_may_wait_are_refused_and_all_others_answered() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = Replica::start(config(folder.path())).await.unwrap();
+    replica.init_cluster(Actor::System, vec![], soon()).await.unwrap();
+    // On one thread: all are queued before the first is taken.
+    let (limit, more) = (crate::limits::QUEUED_COMMANDS_MAX, 100);
+    let calls = (0..limit + more).map(|_| replica.propose(enqueue_nothing(), soon()));
+    let answers = futures::future::join_all(calls).await;
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(ProposeError::Overloaded { .. }))).count();
+    assert_eq!(refused, more);
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), limit);
+    assert_eq!(replica.metrics().queued_commands, 0);
+}
+
+#[tokio::test]
+async fn more_bytes_than_may_wait_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let replica = Replica::start(config(folder.path())).await.unwrap();
+    replica.init_cluster(Actor::System, vec![], soon()).await.unwrap();
+    let reason = "x".repeat(16 << 20);
+    let fail = || Command {
+        actor: Actor::System,
+        operation: Operation::Fail(ag_core::command::Fail {
+            job_id: None,
+            worker: ag_core::name::WorkerLabel::parse("worker", "w").unwrap(),
+            reason: reason.clone(),
+            retry_after_ms: None,
+            permanent: false,
+        }),
+    };
+    let fits = crate::limits::QUEUED_BYTES_MAX / (16 << 20) - 1;
+    let answers = futures::future::join_all((0..fits + 3).map(|_| replica.propose(fail(), soon()))).await;
+    let refused = answers.iter().filter(|answer| matches!(answer, Err(ProposeError::Overloaded { .. }))).count();
+    assert_eq!(refused, 3);
+    assert!(replica.propose(fail(), soon()).await.is_ok());
+}
+
+#[tokio::test]
 async fn a_cluster_version_that_is_not_supported_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     {
