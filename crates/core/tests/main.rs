@@ -5,3 +5,7 @@
 
 mod common;
 mod verb_table;
+mod leases;
+mod retry_budget;
+mod request_ids;
+mod dedupe_keys;

@@ -221,11 +221,10 @@ impl World {
     }
 
     /// Brings a job's `attempts` to a number that no test could reach by claiming, as a restored backup may hold.
-    /// Everything else of the state, invariants included, is as if it had been claimed that often.
+    /// The job is as if each of these claims had been given back, so that its budget is whole.
     pub fn set_attempts(&mut self, job_id: JobId, attempts: u32) {
         let mut job = self.job(job_id).clone();
-        job.attempts = attempts;
-        job.max_attempts = u32::MAX;
+        (job.attempts, job.releases) = (attempts, attempts);
         let change = Change::PutJob(Box::new(job));
         self.state.evolve(&change);
         self.rows.commit(&[change]);
