@@ -261,7 +261,7 @@ impl Task {
     fn fill(&mut self, first: Item) -> Vec<Item> {
         let now = Instant::now();
         let mut batch: Vec<Item> = Vec::new();
-        let mut bytes = 0;
+        let (mut commands, mut bytes) = (0, 0);
         let mut next = Some(first);
         while let Some(item) = next.take().or_else(|| self.items.try_recv().ok()) {
             if item.answer.is_closed() {
@@ -271,13 +271,13 @@ impl Task {
                 let _ = item.answer.send(Err(ProposeError::DeadlineExceeded));
                 continue;
             }
-            let commands = batch.iter().filter(|item| item.command.is_some()).count();
             bytes += item.queued.bytes;
             let is_full = commands >= limits::ENTRY_COMMANDS_MAX || bytes > limits::ENTRY_BYTES_MAX;
             if is_full && !batch.is_empty() {
                 self.carried = Some(item);
                 break;
             }
+            commands += usize::from(item.command.is_some());
             item.proposed.store(true, Ordering::SeqCst);
             batch.push(item);
         }

@@ -64,6 +64,11 @@ impl Running {
         let started = Raft::new(here.replica_id.0, Arc::new(settings), network, parts.log, parts.machine).await;
         let raft = started.map_err(|fatal| ReplicaError::Consensus { why: fatal.to_string() })?;
 
+        if raft.voter_ids().eq([here.replica_id.0]) {
+            // Nobody else can lead, so nothing is waited for.
+            let elected = raft.trigger().elect(false).await;
+            elected.map_err(|fatal| ReplicaError::Consensus { why: fatal.to_string() })?;
+        }
         let (stop, tasks) = (CancellationToken::new(), TaskTracker::new());
         let spawn = |task: futures::future::BoxFuture<'static, ()>| {
             let stop = stop.clone();

@@ -56,10 +56,11 @@ pub(crate) async fn cluster(inner: &Inner, running: Option<&Running>, deadline: 
     let members: Vec<Member> = members;
     let is_made = meta.cluster_id.is_set();
 
-    let first = statuses(inner, running, &members, None, deadline).await;
+    let first = statuses(inner, running, members.iter().map(Some), None, deadline).await;
     let applied: Vec<Option<u64>> = first.iter().map(|status| status.as_ref().and_then(|s| s.applied_index)).collect();
     let common = common_index(&applied);
-    let second = statuses(inner, running, &members, common, deadline).await;
+    let answered = members.iter().zip(&applied).map(|(member, applied)| applied.map(|_| member));
+    let second = statuses(inner, running, answered, common, deadline).await;
     let voters: Vec<u64> = metrics.membership_config.voter_ids().collect();
     let view =
         |((member, applied_index), status): ((Member, Option<u64>), Option<peer::GetStatusResponse>)| ReplicaView {
@@ -87,18 +88,19 @@ fn common_index(applied: &[Option<u64>]) -> Option<u64> {
     applied.iter().flatten().filter(|index| **index >= oldest_kept).min().copied()
 }
 
-/// The answers of all members, in their order.
+/// The answers of members, in their order; `None` is not asked.
 async fn statuses(
     inner: &Inner,
     running: &Running,
-    members: &[Member],
+    members: impl Iterator<Item = Option<&Member>>,
     hash_at: Option<u64>,
     deadline: Instant,
 ) -> Vec<Option<peer::GetStatusResponse>> {
     let until = deadline.min(Instant::now() + limits::STATUS_TIMEOUT);
-    let ask = |member: &Member| {
-        let (replica_id, peer_addr) = (member.replica_id, member.peer_addr.clone());
+    let ask = |member: Option<&Member>| {
+        let member = member.map(|member| (member.replica_id, member.peer_addr.clone()));
         async move {
+            let (replica_id, peer_addr) = member?;
             if replica_id == running.here.replica_id {
                 return Some(inner.status(hash_at));
             }
@@ -109,7 +111,7 @@ async fn statuses(
             answer.ok()?.ok().map(tonic::Response::into_inner)
         }
     };
-    join_all(members.iter().map(ask)).await
+    join_all(members.map(ask)).await
 }
 
 #[cfg(test)]

@@ -17,8 +17,8 @@ pub(crate) fn config(timings: &Timings) -> Result<Config, ReplicaError> {
     let config = Config {
         cluster_name: "ag".to_owned(),
         heartbeat_interval: millis(timings.heartbeat),
-        // Reads and writes ask for heartbeats of their own; more often than this they share one.
-        heartbeat_min_interval: Some(0),
+        // A follower that has just answered an append needs no heartbeat beside it.
+        heartbeat_min_interval: Some(millis(timings.heartbeat)),
         election_timeout_min: millis(timings.election_min),
         election_timeout_max: millis(timings.election_max),
         install_snapshot_timeout: millis(SNAPSHOT_TIMEOUT),
