@@ -9,3 +9,6 @@ mod leases;
 mod retry_budget;
 mod request_ids;
 mod dedupe_keys;
+mod cancel_races;
+mod claim_order;
+mod queues;
