@@ -12,3 +12,4 @@ mod dedupe_keys;
 mod cancel_races;
 mod claim_order;
 mod queues;
+mod random_histories;

@@ -2,6 +2,7 @@
 //!
 //! After every entry it checks all that must always hold, see [`World::apply`].
 
+pub mod model;
 pub mod rows;
 
 use std::collections::BTreeMap;
@@ -244,20 +245,21 @@ fn audit_record(change: &Change) -> Option<&AuditRecord> {
     }
 }
 
-/// The number of a job's claims never falls, and the number of a dropped job never comes back.
+/// The number of a job's claims never falls, a held job is not handed to another, and the number of a dropped job
+/// never comes back.
 fn check_numbers(before: &State, changes: &[Change]) {
-    let mut attempts: BTreeMap<JobId, u32> = BTreeMap::new();
+    let mut newest: BTreeMap<JobId, &Job> = BTreeMap::new();
     for change in changes {
         let Change::PutJob(job) = change else { continue };
-        let known = attempts.get(&job.job_id).copied();
-        match known.or_else(|| before.job(job.job_id).map(|job| job.attempts)) {
+        match newest.get(&job.job_id).copied().or_else(|| before.job(job.job_id)) {
+            Some(known) if known.attempts == job.attempts => {}
             Some(known) => {
-                let next = known.checked_add(1);
-                assert!(job.attempts == known || Some(job.attempts) == next, "{known} claims, then {job:?}");
+                assert_eq!(known.attempts.checked_add(1), Some(job.attempts), "{known:?}, then {job:?}");
+                assert!(known.held_claim().is_none(), "two holders: {known:?}, then {job:?}");
             }
             None => assert!(job.job_id >= before.meta().next_job_id && job.attempts == 0, "used before: {job:?}"),
         }
-        attempts.insert(job.job_id, job.attempts);
+        newest.insert(job.job_id, job);
     }
 }
 
