@@ -48,6 +48,22 @@ pub struct ServeConfig {
     pub election_ms: Option<u64>,
 }
 
+/// The variables that tell who and where a replica is, and who may call it.
+pub const IDENTITY_KEYS: [&str; 12] = [
+    "AG_DATA",
+    "AG_LISTEN",
+    "AG_PEER_LISTEN",
+    "AG_ADVERTISE",
+    "AG_PEER_ADVERTISE",
+    "AG_PRINCIPALS",
+    "AG_SERVER_CERT",
+    "AG_SERVER_KEY",
+    "AG_PEER_CA",
+    "AG_PEER_CERT",
+    "AG_PEER_KEY",
+    "AG_OPEN_TO_THE_NETWORK",
+];
+
 /// What must be written to open a replica to the network without credentials.
 pub const OPEN_WORDS: &str = "yes, anyone on the network may do anything";
 

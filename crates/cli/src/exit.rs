@@ -2,6 +2,7 @@
 
 use ag_client::{ClientError, Code};
 use ag_replica::ReplicaError;
+use ag_wire::storage::DecodeError;
 
 /// Done.
 pub const OK: u8 = 0;
@@ -28,10 +29,10 @@ pub const DATA_IN_USE: u8 = 13;
 
 /// Shown by `ag help`.
 pub const HELP: &str = "\
-Exit codes: 0 done · 1 failed · 2 usage, or a field of the call is not good · 3 not found · 4 refused by the state machine · \
-5 unavailable, or the deadline passed · 6 not authenticated or not permitted. `ag serve` and what runs it: 10 the data is \
-damaged or has lost acknowledged entries · 11 a newer release is needed · 12 an address cannot be listened on · 13 the data \
-folder is in use.";
+Exit codes: 0 done · 1 failed · 2 usage, or a field of the call is not good · 3 not found · 4 refused by the state \
+machine · 5 unavailable, or the deadline passed · 6 not authenticated or not permitted. `ag serve` and what runs it: 10 \
+the data is damaged or has lost acknowledged entries · 11 a newer release is needed · 12 an address cannot be listened \
+on · 13 the data directory is in use.";
 
 /// An error that ends the program with a code of its own.
 #[derive(Debug, thiserror::Error)]
@@ -57,7 +58,7 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
             return exit.code;
         }
         if let Some(error) = cause.downcast_ref::<ClientError>() {
-            return of_call(error.code());
+            return of_call(error);
         }
         if let Some(error) = cause.downcast_ref::<ReplicaError>() {
             return of_replica(error);
@@ -66,14 +67,20 @@ pub fn code_of(error: &anyhow::Error) -> u8 {
     FAILED
 }
 
-fn of_call(code: Code) -> u8 {
-    match code {
+fn of_call(error: &ClientError) -> u8 {
+    // `not_found` for some verbs, `failed_precondition` for others, and a refusal for all of them.
+    if error.reason() == "CLAIM_LOST" {
+        return REFUSED;
+    }
+    match error.code() {
         Code::Ok => OK,
         Code::InvalidArgument | Code::OutOfRange => USAGE,
         Code::NotFound => NOT_FOUND,
         Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted | Code::ResourceExhausted => REFUSED,
         Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => UNAVAILABLE,
         Code::Unauthenticated | Code::PermissionDenied => NOT_PERMITTED,
+        // Not what the service said: the connection broke, or the other side speaks something else.
+        Code::Unknown | Code::Internal if error.is_unknown() => UNAVAILABLE,
         Code::Unknown | Code::Unimplemented | Code::Internal | Code::DataLoss => FAILED,
     }
 }
@@ -81,7 +88,14 @@ fn of_call(code: Code) -> u8 {
 fn of_replica(error: &ReplicaError) -> u8 {
     match error {
         ReplicaError::Listen { .. } => ADDRESS,
-        ReplicaError::ClusterVersion { .. } | ReplicaError::Entry { .. } => NEEDS_NEWER_RELEASE,
+        ReplicaError::ClusterVersion { .. } => NEEDS_NEWER_RELEASE,
+        ReplicaError::Entry { source, .. } => match source.as_ref() {
+            DecodeError::UnknownCommand { .. } | DecodeError::Format { .. } => NEEDS_NEWER_RELEASE,
+            DecodeError::Empty { .. }
+            | DecodeError::Malformed { .. }
+            | DecodeError::Field { .. }
+            | DecodeError::Audit(_) => DAMAGED,
+        },
         ReplicaError::Damaged { .. } => DAMAGED,
         ReplicaError::Store { source, .. } => match source.as_ref() {
             ag_store::StoreError::Locked { .. } => DATA_IN_USE,

@@ -5,7 +5,9 @@ pub mod commands;
 pub mod config;
 pub mod connect;
 pub mod exit;
+pub mod notify;
 pub mod output;
+pub mod signals;
 pub mod telemetry;
 pub mod worker_args;
 

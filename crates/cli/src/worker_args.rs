@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use ag_worker::WorkerConfig;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{CommandFactory as _, Parser};
 use clap_complete::Shell;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect::{Connect, duration};
 use crate::exit;
+use crate::signals::Signals;
 use crate::telemetry::{self, LogFormat};
 
 /// Claims jobs and runs a command for each: the payload on its standard input, the result from its standard output.
@@ -74,14 +74,8 @@ impl WorkerCli {
         config.retry_backoff = self.retry_backoff;
         config.attest = self.attest;
         config.exit_when_idle = self.exit_when_idle;
-        let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
-        let stop = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-        };
+        let mut signals = Signals::watch()?;
+        let stop = async move { signals.next().await };
         let report = ag_worker::run(config, stop).await.map_err(|error| match error {
             ag_worker::WorkerError::Setting(setting) => exit::Exit::usage(setting.to_string()),
             other => other.into(),

@@ -8,9 +8,10 @@ use ag_core::command::Actor;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::serve::{Running, start, until_stopped};
+use super::serve::{Running, start, stopped_early, until_stopped};
 use crate::config::ServeConfig;
 use crate::exit::Exit;
+use crate::signals::Signals;
 
 /// Runs one replica, everything on, on loopback, without credentials.
 #[derive(Args, Clone, Debug)]
@@ -41,12 +42,20 @@ impl Dev {
             peer_listen: Some(SocketAddr::new(self.listen.ip(), 0).to_string()),
             ..ServeConfig::default()
         };
-        let running = start(&config).await?;
-        make_cluster(&running).await?;
+        let mut signals = Signals::watch()?;
+        let started = async {
+            let running = start(&config).await?;
+            make_cluster(&running).await?;
+            anyhow::Ok(running)
+        };
+        let running = tokio::select! {
+            running = started => running?,
+            () = signals.next() => return stopped_early(),
+        };
         let addr = running.server.local_addr();
         let kept = if temporary.is_some() { "; the data is temporary" } else { "" };
         eprintln!("ag dev serves http://{addr} (gRPC and HTTP), without credentials{kept}. Ctrl-C ends it.");
-        until_stopped(running).await
+        until_stopped(running, signals).await
     }
 }
 

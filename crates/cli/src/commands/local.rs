@@ -2,18 +2,19 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use ag_client::{Client, v1};
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use clap::Args;
 use serde_json::json;
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{SignalKind, signal};
 
-use crate::exit::Exit;
+use crate::exit::{Exit, FAILED};
+use crate::notify::{self, Supervisor};
 use crate::output;
+use crate::signals::Signals;
 
 /// A peer port is this far above its client port.
 const PEER_PORT_ABOVE: u16 = 1_000;
@@ -21,6 +22,10 @@ const PEER_PORT_ABOVE: u16 = 1_000;
 const START: Duration = Duration::from_secs(120);
 /// After this, a replica that died is started again.
 const RESTART: Duration = Duration::from_secs(2);
+/// How often it looks after the replicas.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often it says that it still waits.
+const SAY_EVERY: Duration = Duration::from_secs(2);
 /// How long replicas may take to stop.
 const STOP: Duration = Duration::from_secs(25);
 
@@ -51,125 +56,151 @@ struct Member {
     number: u16,
     port: u16,
     child: Child,
+    supervisor: Supervisor,
+    /// It has said that it serves, and that was passed on.
+    serves: bool,
+    /// It has ended, and that was passed on.
+    ended: bool,
+    /// When it is started again.
+    restart_at: Option<Instant>,
 }
 
 impl Local {
     /// Runs until it is told to stop.
     pub async fn run(self) -> Result<()> {
-        let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
-        let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+        let mut signals = Signals::watch()?;
         let mut members = Vec::new();
         for number in 1..=self.replicas {
             members.push(self.spawn(number)?);
         }
+        let supervised = async {
+            self.start(&mut members).await?;
+            self.supervise(&mut members).await
+        };
         tokio::select! {
-            started = self.started(&mut members) => started?,
-            _ = terminate.recv() => return stop(members).await,
-            _ = interrupt.recv() => return stop(members).await,
+            failed = supervised => return failed,
+            () = signals.next() => {}
         }
-        loop {
-            let died = tokio::select! {
-                died = first_to_end(&mut members) => died,
-                _ = terminate.recv() => return stop(members).await,
-                _ = interrupt.recv() => return stop(members).await,
-            };
-            let member = members.remove(died.0);
-            say(&format!("replica {} ended: {}", member.number, died.1));
-            if !self.restart {
-                if members.is_empty() {
-                    bail!("all replicas have ended");
-                }
-                continue;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(RESTART) => {}
-                _ = terminate.recv() => return stop(members).await,
-                _ = interrupt.recv() => return stop(members).await,
-            }
-            let mut member = self.spawn(member.number)?;
-            let served = self.serves(&mut member).await;
-            match served {
-                Ok(()) => self.announce(&member)?,
-                Err(error) => say(&format!("replica {}: {error:#}", member.number)),
-            }
-            members.push(member);
+        tokio::select! {
+            stopped = stop(members) => stopped,
+            () = signals.next() => bail!("stopped at once by a second signal"),
         }
+    }
+
+    fn folder(&self, number: u16) -> PathBuf {
+        self.data.join(format!("replica-{number}"))
     }
 
     fn spawn(&self, number: u16) -> Result<Member> {
         let port = self.base_port + number - 1;
-        let folder = self.data.join(format!("replica-{number}"));
+        let folder = self.folder(number);
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let program = std::env::current_exe().context("cannot find the program itself")?;
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log.txt"));
         let log = log.with_context(|| format!("cannot open {}", folder.join("log.txt").display()))?;
+        let supervisor = Supervisor::listen().context("cannot make a socket")?;
         let mut command = Command::new(program);
+        // What tunes a replica may come from the environment; what tells who and where it is may not.
+        for key in crate::config::IDENTITY_KEYS {
+            command.env_remove(key);
+        }
         command
             .arg("serve")
             .env("AG_DATA", folder.join("data"))
             .env("AG_LISTEN", format!("127.0.0.1:{port}"))
             .env("AG_PEER_LISTEN", format!("127.0.0.1:{}", port + PEER_PORT_ABOVE))
+            .env(notify::SOCKET, supervisor.name())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)
+            // A ctrl-C on the terminal is for this process, which then asks each replica to stop, once.
+            .process_group(0)
             .kill_on_drop(true);
         die_with_parent(&mut command);
         let child = command.spawn().context("cannot start a replica")?;
-        Ok(Member { number, port, child })
+        Ok(Member { number, port, child, supervisor, serves: false, ended: false, restart_at: None })
     }
 
     /// Waits until all serve, makes the cluster if there is none, and says so.
-    async fn started(&self, members: &mut [Member]) -> Result<()> {
-        for member in members.iter_mut() {
-            self.serves(member).await?;
-        }
-        let first = client(self.base_port)?;
-        let cluster = first.get_cluster(v1::GetClusterRequest {}).await?.value;
-        if cluster.cluster_id.is_empty() && !self.no_init {
-            let others = members.iter().skip(1).map(|member| format!("127.0.0.1:{}", member.port + PEER_PORT_ABOVE));
-            first.init_cluster(v1::InitClusterRequest { peer_addrs: others.collect() }).await?;
-        }
-        for member in members.iter() {
-            if !self.no_init {
-                wait_until_ready(member.port).await?;
+    async fn start(&self, members: &mut [Member]) -> Result<()> {
+        let from = Instant::now();
+        let mut said = from;
+        loop {
+            for member in members.iter_mut() {
+                if let Some(status) = member.child.try_wait().context("cannot watch a replica")? {
+                    return Err(self.start_failed(member.number, status));
+                }
+                member.serves |= member.supervisor.is_ready().context("cannot hear a replica")?;
             }
-            self.announce(member)?;
+            let waiting: Vec<_> = members.iter().filter(|member| !member.serves).collect();
+            let Some(first) = waiting.first() else { break };
+            ensure!(from.elapsed() < START, "replica {} does not serve after {} s", first.number, START.as_secs());
+            if said.elapsed() > SAY_EVERY {
+                say(&format!("waiting for {} of {} replicas", waiting.len(), members.len()));
+                said = Instant::now();
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
         }
+        if !self.no_init {
+            self.make_cluster(members).await?;
+        }
+        members.iter().try_for_each(|member| self.announce(member))?;
         if self.json {
-            return output::line(&json!({ "ready": true }).to_string());
+            output::line(&json!({ "ready": true }).to_string())?;
+        } else {
+            say("the cluster serves. Ctrl-C ends it.");
         }
-        say("the cluster serves. Ctrl-C ends it.");
+        notify::ready();
         Ok(())
     }
 
-    /// Waits until a replica answers on its client port.
-    async fn serves(&self, member: &mut Member) -> Result<()> {
-        let deadline = tokio::time::Instant::now() + START;
-        let mut said = tokio::time::Instant::now();
+    fn start_failed(&self, number: u16, status: ExitStatus) -> anyhow::Error {
+        let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED);
+        let words = last_lines(&self.folder(number).join("log.txt"));
+        Exit { code, message: format!("replica {number} ended ({status}); its last words:\n{words}") }.into()
+    }
+
+    /// Makes the cluster, unless the data holds one, and waits until each replica serves reads.
+    async fn make_cluster(&self, members: &[Member]) -> Result<()> {
+        let first = client(self.base_port)?;
+        let cluster = first.get_cluster(v1::GetClusterRequest {}).await?.value;
+        if cluster.cluster_id.is_empty() {
+            let others = members.iter().skip(1).map(|member| format!("127.0.0.1:{}", member.port + PEER_PORT_ABOVE));
+            first.init_cluster(v1::InitClusterRequest { peer_addrs: others.collect() }).await?;
+        }
+        for member in members {
+            wait_until_ready(member.port).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells of replicas that end, and starts them again if that is wanted. Ends only with an error.
+    async fn supervise(&self, members: &mut [Member]) -> Result<()> {
         loop {
-            if let Some(status) = member.child.try_wait().context("cannot watch a replica")? {
-                let log = self.data.join(format!("replica-{}/log.txt", member.number));
-                let code = status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(crate::exit::FAILED);
-                let message =
-                    format!("replica {} ended ({status}); its last words:\n{}", member.number, last_lines(&log));
-                return Err(Exit { code, message }.into());
+            for member in members.iter_mut() {
+                if !member.ended
+                    && let Some(status) = member.child.try_wait().context("cannot watch a replica")?
+                {
+                    say(&format!("replica {} ended: {status}", member.number));
+                    member.ended = true;
+                    member.restart_at = self.restart.then(|| Instant::now() + RESTART);
+                }
+                if member.restart_at.is_some_and(|at| Instant::now() >= at) {
+                    *member = self.spawn(member.number)?;
+                }
+                if !member.serves && member.supervisor.is_ready().context("cannot hear a replica")? {
+                    member.serves = true;
+                    self.announce(member)?;
+                }
             }
-            if tokio::net::TcpStream::connect(("127.0.0.1", member.port)).await.is_ok() {
-                return Ok(());
-            }
-            if tokio::time::Instant::now() > deadline {
-                bail!("replica {} does not serve after {} s", member.number, START.as_secs());
-            }
-            if said.elapsed() > Duration::from_secs(2) {
-                say(&format!("waiting for replica {}", member.number));
-                said = tokio::time::Instant::now();
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            ensure!(self.restart || !members.iter().all(|member| member.ended), "all replicas have ended");
+            tokio::time::sleep(LOOK_EVERY).await;
         }
     }
 
     fn announce(&self, member: &Member) -> Result<()> {
-        let pid = member.child.id().context("the replica has just ended")?;
+        // A replica that ended just now has no process; that is told of next.
+        let Some(pid) = member.child.id() else { return Ok(()) };
         let addr = format!("127.0.0.1:{}", member.port);
         if self.json {
             return output::line(&json!({ "replica": member.number, "pid": pid, "addr": addr }).to_string());
@@ -187,17 +218,6 @@ fn client(port: u16) -> Result<Client> {
 /// Waits until a replica may serve: it knows a leader, and has caught up.
 async fn wait_until_ready(port: u16) -> Result<()> {
     client(port)?.list_queues(v1::ListQueuesRequest::default()).await.map(drop).context("a replica does not serve")
-}
-
-async fn first_to_end(members: &mut [Member]) -> (usize, String) {
-    loop {
-        for (position, member) in members.iter_mut().enumerate() {
-            if let Ok(Some(status)) = member.child.try_wait() {
-                return (position, status.to_string());
-            }
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 /// SIGTERM to all at once, then waits; who takes too long is killed.

@@ -12,7 +12,9 @@ use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::config::ServeConfig;
-use crate::exit::{ADDRESS, Exit};
+use crate::exit::{ADDRESS, Exit, FAILED};
+use crate::notify;
+use crate::signals::Signals;
 
 /// How long a shutdown may take.
 const SHUTDOWN: Duration = Duration::from_secs(20);
@@ -37,13 +39,24 @@ impl Serve {
     /// Runs until it is told to stop, or fails.
     pub async fn run(self) -> Result<()> {
         let config = ServeConfig::read(self.config.as_deref())?;
-        let running = start(&config).await?;
+        let mut signals = Signals::watch()?;
+        let running = tokio::select! {
+            running = start(&config) => running?,
+            () = signals.next() => return stopped_early(),
+        };
         tracing::info!(addr = %running.server.local_addr(), "serving");
         if running.replica.replica_id().is_none() {
             tracing::info!("this replica is in no cluster yet: it waits for `ag cluster init` or `ag cluster add`");
         }
-        until_stopped(running).await
+        notify::ready();
+        until_stopped(running, signals).await
     }
+}
+
+/// What comes of a signal before the replica serves. What it had begun is taken up again by the next start.
+pub fn stopped_early() -> Result<()> {
+    tracing::info!("told to stop before it served");
+    Ok(())
 }
 
 /// Starts a replica and its client port.
@@ -111,22 +124,21 @@ fn reload_on_hangup(authenticator: Authenticator) -> Result<()> {
 }
 
 /// Serves until SIGTERM, SIGINT or a fatal error; a second signal ends at once.
-pub async fn until_stopped(running: Running) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot watch for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot watch for SIGINT")?;
+pub async fn until_stopped(running: Running, mut signals: Signals) -> Result<()> {
     tokio::select! {
         error = running.replica.failed() => {
             tracing::error!(error = format!("{:#}", anyhow::Error::from(error.clone())), "the replica has stopped");
             return Err(anyhow::Error::from(error).context("the replica has stopped"));
         }
-        _ = terminate.recv() => tracing::info!("told to stop"),
-        _ = interrupt.recv() => tracing::info!("told to stop"),
+        () = signals.next() => tracing::info!("told to stop"),
     }
     tokio::select! {
-        () = stop(running) => Ok(()),
-        _ = terminate.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
-        _ = interrupt.recv() => Err(anyhow::anyhow!("stopped at once by a second signal")),
+        () = stop(running) => return Ok(()),
+        () = signals.next() => {}
     }
+    // At once: an end in good order would wait for a disk that hangs. What was acknowledged is on disk.
+    eprintln!("error: stopped at once by a second signal");
+    std::process::exit(i32::from(FAILED))
 }
 
 /// Hands the leadership over first, so that calls find another leader; then ends what runs.
