@@ -60,7 +60,6 @@ pub enum Command {
     #[command(subcommand)]
     Principal(Principal),
     /// Load, measured.
-    #[command(subcommand)]
     Bench(Bench),
     /// Print the OpenAPI document of the HTTP form.
     Openapi,

@@ -199,11 +199,25 @@ fn load_is_measured() {
     let backlog = ["bench", "backlog", "--small", "10", "--large", "2500", "--rounds", "1", "--claims", "20", "--json"];
     let report = dev.json(&backlog);
     assert!(report["p99_small_ms"].as_f64().unwrap() > 0.0 && report["ratio"].as_f64().unwrap() > 0.0, "{report}");
+    assert!(report["conditions"]["leader_memory_bytes_with_both"].as_u64().unwrap() > 1_000_000, "{report}");
     let queues = dev.json(&["queue", "list", "--json"]);
     let ready = |queue: &serde_json::Value| text(&queue["counts"]["ready"]);
     let mut ready: Vec<_> = queues["queues"].as_array().unwrap().iter().map(ready).collect();
     ready.sort();
     assert_eq!(ready, ["0", "10", "2500"], "every claimed job was given back");
+}
+
+#[test]
+fn load_is_measured_on_a_cluster_of_its_own() {
+    let temporary = tempfile::tempdir().unwrap();
+    let mut bench = ag();
+    bench.env("TMPDIR", temporary.path()).env("AG_ADDR", "127.0.0.1:1");
+    let ran = run(bench.args(["bench", "--replicas", "2", "--json", "cycle", "--duration", "300ms"]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let report: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    assert_eq!((&report["conditions"]["replicas"], &report["workers"]), (&2.into(), &16.into()));
+    assert!(report["cycles"].as_u64().unwrap() > 0, "{report}");
+    assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "its data is removed");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::output;
 use crate::signals::Signals;
 
 /// A peer port is this far above its client port.
-const PEER_PORT_ABOVE: u16 = 1_000;
+pub(crate) const PEER_PORT_ABOVE: u16 = 1_000;
 /// How long replicas may take to start; loading a large state takes its time.
 const START: Duration = Duration::from_secs(120);
 /// After this, a replica that died is started again.
@@ -242,7 +242,7 @@ async fn stop(mut members: Vec<Member>) -> Result<()> {
 }
 
 #[expect(unsafe_code, reason = "there is no safe way to send a signal in the standard library")]
-fn terminate(pid: i32) {
+pub(crate) fn terminate(pid: i32) {
     // SAFETY: the process is a child of this one that has not been waited for, so its pid is its own.
     unsafe {
         libc::kill(pid, libc::SIGTERM);
@@ -250,7 +250,7 @@ fn terminate(pid: i32) {
 }
 
 #[expect(unsafe_code, reason = "a child asks the kernel to end with its parent between fork and exec")]
-fn die_with_parent(command: &mut Command) {
+pub(crate) fn die_with_parent(command: &mut Command) {
     // SAFETY: prctl is a system call without side effects on memory, and allowed between fork and exec.
     unsafe {
         command.pre_exec(|| {
