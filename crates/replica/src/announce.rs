@@ -93,32 +93,34 @@ impl Announcer {
         }
     }
 
-    /// Whether the cluster, which must exist, knows something else, or nothing, of this replica.
+    /// Whether this is a member of which the cluster, as far as it is known here, knows something else or nothing.
     fn is_news(&self) -> bool {
-        self.applied.read(|state| {
-            let is_made = state.meta().cluster_id.is_set();
-            is_made && state.member(self.member.replica_id) != Some(&self.member)
-        })
+        let known = self.applied.read(|state| state.member(self.member.replica_id).cloned());
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        known.as_ref() != Some(&self.member) && membership.get_node(&self.here.replica_id.0).is_some()
     }
 
-    /// Tells the leader; all other members, while it is not known: perhaps it looks for this replica where it was before.
+    /// Tells the leader; if it cannot be told, or is not known, all others: perhaps a new one looks for this replica
+    /// where it was before.
     async fn announce(&self) {
-        let leader = self.raft.server_metrics().borrow_watched().current_leader;
+        let metrics = self.raft.server_metrics().borrow_watched().clone();
+        let leader = metrics.current_leader;
         if leader == Some(self.here.replica_id.0) {
             register(&self.proposer, &self.applied, self.member.clone()).await;
             return;
         }
-        let members = self.applied.read(|state| state.members().cloned().collect::<Vec<_>>());
-        let others = members.into_iter().filter(|other| other.replica_id != self.here.replica_id);
-        for other in others.filter(|other| leader.is_none_or(|leader| other.replica_id.0 == leader)) {
-            let header = Header { from: self.here, to: other.replica_id };
+        let mut others: Vec<_> = metrics.membership_config.nodes().collect();
+        others.retain(|(other, _)| **other != self.here.replica_id.0);
+        others.sort_by_key(|(other, _)| Some(**other) != leader);
+        for (other, at_first) in others {
+            let peer_addr = self.applied.peer_addr(*other).unwrap_or_else(|| at_first.addr.clone());
+            let header = Header { from: self.here, to: ReplicaId(*other) };
             let message = peer::AnnounceRequest { announcement: Some(announcement(&self.member)) };
-            let mut client = self.connector.shared(other.peer_addr.as_str());
-            let told = tokio::time::timeout(TIMEOUT, client.announce(header.request(message))).await;
-            match told {
+            let mut client = self.connector.shared(&peer_addr);
+            match tokio::time::timeout(TIMEOUT, client.announce(header.request(message))).await {
                 Ok(Ok(_)) => return,
-                Ok(Err(status)) => tracing::debug!(%status, to = %other.replica_id, "not told what this replica is"),
-                Err(_) => tracing::debug!(to = %other.replica_id, "not told what this replica is: no answer"),
+                Ok(Err(status)) => tracing::debug!(%status, to = other, "not told what this replica is"),
+                Err(_) => tracing::debug!(to = other, "not told what this replica is: no answer"),
             }
         }
     }

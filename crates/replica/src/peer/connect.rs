@@ -38,8 +38,8 @@ impl Connector {
         shared.entry(addr.clone()).or_insert_with(|| self.own(move || addr.clone())).clone()
     }
 
-    /// A connection of the caller's own, so that nothing else queues before it, to where `peer_addr` says whenever it is
-    /// made anew.
+    /// A connection of the caller's own, so that nothing else queues before it, to where `peer_addr` says whenever it
+    /// is made anew.
     pub fn own(&self, peer_addr: impl Fn() -> String + Send + Sync + 'static) -> PeerClient {
         let tls = self.tls.clone();
         let connect = move |_: Uri| {
