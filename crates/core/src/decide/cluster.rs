@@ -64,16 +64,16 @@ fn register(state: &State, actor: &Actor, member: Member) -> Verdict {
     if state.member(member.replica_id) == Some(&member) {
         return unchanged();
     }
-    if member.replica_id >= state.meta().next_replica_id {
-        return refuse(Rejection::ReplicaNotFound);
-    }
-    if state.member(member.replica_id).is_none() && state.members.len() >= limits::REPLICAS_MAX {
-        return refuse(Rejection::TooManyReplicas { max: limits::REPLICAS_MAX as u64 });
-    }
     let current = state.meta().cluster_version;
     if !(member.min_version..=member.max_version).contains(&current) {
         let why = format!("the cluster is at {current}, replica {} does not support it", member.replica_id);
         return refuse(Rejection::ClusterVersion { wanted: member.max_version, why });
+    }
+    if state.member(member.replica_id).is_none() && state.members.len() >= limits::REPLICAS_MAX {
+        return refuse(Rejection::TooManyReplicas { max: limits::REPLICAS_MAX as u64 });
+    }
+    if member.replica_id >= state.meta().next_replica_id {
+        return refuse(Rejection::ReplicaNotFound);
     }
     let event = AuditEvent::new(actor, "register_replica", "done")
         .detail("replica_id", member.replica_id)
