@@ -31,6 +31,18 @@ impl JobState {
             Self::Completed | Self::Dead | Self::Cancelled => true,
         }
     }
+
+    /// Its name, as the audit log has it. Fixed for ever.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduled => "SCHEDULED",
+            Self::Ready => "READY",
+            Self::Claimed => "CLAIMED",
+            Self::Completed => "COMPLETED",
+            Self::Dead => "DEAD",
+            Self::Cancelled => "CANCELLED",
+        }
+    }
 }
 
 /// One unit of work, without its blobs. What few jobs have is in `notes`, since a backlog of ten million jobs must fit

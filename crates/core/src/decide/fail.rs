@@ -26,7 +26,7 @@ pub(crate) fn fail(state: &State, actor: &Actor, fail: Fail) -> Verdict {
         job.state = if job.run_at > now { JobState::Scheduled } else { JobState::Ready };
         job.claim = None;
     }
-    event = about(event, &job).detail("state", format!("{:?}", job.state).to_uppercase());
+    event = about(event, &job).detail("state", job.state.name());
     job.notes_mut().reason = fail.reason;
     job_becomes(job, event)
 }

@@ -47,7 +47,7 @@ pub(crate) fn lapse(state: &State) -> Option<Decision<()>> {
             ),
         };
         let expired = AuditEvent::new(&Actor::System, "expire", "done");
-        event = Some(about(expired, &job).detail("state", format!("{:?}", job.state).to_uppercase()));
+        event = Some(about(expired, &job).detail("state", job.state.name()));
     } else if let Some(claim) = job.claim.as_deref_mut() {
         claim.lapsed = true;
     }
