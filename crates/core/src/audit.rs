@@ -230,6 +230,22 @@ pub fn verify_chain<'a>(
     Ok(head)
 }
 
+/// Verifies as [`verify_chain`] does, and that the chain goes through `earlier`, a head that was seen before. This finds
+/// a tail that was cut off, and a chain that was written anew. `earlier` must not lie before `start`.
+pub fn verify_chain_through<'a>(
+    start: AuditHead,
+    records: impl IntoIterator<Item = &'a AuditRecord>,
+    earlier: AuditHead,
+) -> Result<AuditHead, ChainError> {
+    let mut head = start;
+    let mut met = earlier == start;
+    for record in records {
+        head = verify_chain(head, [record])?;
+        met |= head == earlier;
+    }
+    if met { Ok(head) } else { Err(ChainError::EarlierHead(earlier.sequence)) }
+}
+
 fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&(text.len() as u32).to_be_bytes());
     out.extend_from_slice(text.as_bytes());

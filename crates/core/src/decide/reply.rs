@@ -52,11 +52,16 @@ fn recall(
     match state.replies.get(&reply_key) {
         Some(reply) if reply.content != content => Err(Rejection::RequestIdReused),
         Some(reply) => Ok(Recall::Replayed(Replayed { reply_key, applied_at: reply.applied_at })),
-        None if state.replies.len() >= limits::REPLIES_MAX => {
-            Err(Rejection::TooManyReplies { max: limits::REPLIES_MAX as u64 })
-        }
-        None => Ok(Recall::New(Some(Call { reply_key, content }))),
+        None => room_for_one_more(state.replies.len()).map(|()| Recall::New(Some(Call { reply_key, content }))),
     }
+}
+
+/// Whether one more reply may be kept beside this many.
+fn room_for_one_more(replies: usize) -> Result<(), Rejection> {
+    if replies < limits::REPLIES_MAX {
+        return Ok(());
+    }
+    Err(Rejection::TooManyReplies { max: limits::REPLIES_MAX as u64 })
 }
 
 fn caller_and_request(actor: &Actor, request_id: &RequestId) -> Vec<u8> {
@@ -85,4 +90,18 @@ pub(crate) fn remember(state: &State, context: Context, call: Call, answer: Answ
         reply_number: state.meta().reply_number + 1,
     };
     Decision { value: (), changes: vec![Change::PutReply { reply, answer }], event: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By the count alone: ten million replies would take gigabytes.
+    #[test]
+    fn the_last_reply_that_fits_is_kept_and_the_next_call_is_refused() {
+        assert_eq!(room_for_one_more(limits::REPLIES_MAX - 1), Ok(()));
+        let refused = Err(Rejection::TooManyReplies { max: 10_000_000 });
+        assert_eq!(room_for_one_more(limits::REPLIES_MAX), refused);
+        assert_eq!(room_for_one_more(limits::REPLIES_MAX + 1), refused);
+    }
 }
