@@ -3,13 +3,17 @@
 // A helper of a test that unwraps fails the test with the right line.
 #![allow(clippy::unwrap_used)]
 
-mod common;
-mod verb_table;
-mod leases;
-mod retry_budget;
-mod request_ids;
-mod dedupe_keys;
+mod audit;
 mod cancel_races;
 mod claim_order;
+mod cluster;
+mod common;
+mod dedupe_keys;
+mod leases;
 mod queues;
 mod random_histories;
+mod request_ids;
+mod retry_budget;
+mod rows;
+mod vectors;
+mod verb_table;

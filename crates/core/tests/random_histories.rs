@@ -81,10 +81,10 @@ fn intent() -> impl Strategy<Value = Intent> {
 
 fn moment() -> impl Strategy<Value = Moment> {
     let call = (prop_oneof![3 => Just(0), 1 => Just(1)], 0..3_usize, 1..=JOBS, any::<bool>());
-    let call =
-        call.prop_map(|(principal, worker, job, as_holder)| Call { principal, worker, job, as_holder });
+    let call = call.prop_map(|(principal, worker, job, as_holder)| Call { principal, worker, job, as_holder });
     let lease_ms = prop_oneof![3 => Just(0), 3 => 1..500_u64, 1 => 500..40_000_u64];
-    let wall_ms = prop_oneof![3 => 0..500_i64, 1 => -4_000..4_000_i64, 1 => prop::sample::select(vec![-3_600_000, 3_600_000])];
+    let wall_ms =
+        prop_oneof![3 => 0..500_i64, 1 => -4_000..4_000_i64, 1 => prop::sample::select(vec![-3_600_000, 3_600_000])];
     (lease_ms, wall_ms, prop::collection::vec((call, intent()), 0..4))
 }
 
@@ -206,7 +206,13 @@ fn shown(job: &Job) -> String {
     let (asked, finished) = (notes.cancel_requested_at.map(|at| at.0), notes.finished_at.map(|at| at.0));
     format!(
         "{} {} {:?} {}-{}/{} {} [{claim}] {reason:?} {} {asked:?} {finished:?}",
-        job.job_id.0, job.queue, job.state, job.attempts, job.releases, job.max_attempts, job.run_at.0,
+        job.job_id.0,
+        job.queue,
+        job.state,
+        job.attempts,
+        job.releases,
+        job.max_attempts,
+        job.run_at.0,
         notes.progress_bytes
     )
 }
@@ -282,9 +288,30 @@ fn random_histories_reach_every_kind_of_outcome() {
         }
     }
     let wanted = [
-        "enqueued", "claimed", "held", "completed", "again", "done", "queue", "Ready", "Scheduled", "Claimed", "Dead",
-        "Cancelled", "JobNotFound", "ClaimLost", "AlreadyCompleted", "JobNotRetryable", "DedupeKeyTaken",
-        "RequestIdReused", "audit expire", "audit drop", "audit cancel", "audit retry", "DEAD", "CANCELLED",
+        "enqueued",
+        "claimed",
+        "held",
+        "completed",
+        "again",
+        "done",
+        "queue",
+        "Ready",
+        "Scheduled",
+        "Claimed",
+        "Dead",
+        "Cancelled",
+        "JobNotFound",
+        "ClaimLost",
+        "AlreadyCompleted",
+        "JobNotRetryable",
+        "DedupeKeyTaken",
+        "RequestIdReused",
+        "audit expire",
+        "audit drop",
+        "audit cancel",
+        "audit retry",
+        "DEAD",
+        "CANCELLED",
     ];
     let missing: Vec<_> = wanted.iter().filter(|wanted| !seen.contains(**wanted)).collect();
     assert!(missing.is_empty(), "never seen: {missing:?}");

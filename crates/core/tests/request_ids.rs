@@ -218,10 +218,7 @@ fn replies_survive_a_reload_from_rows() {
     _ = world.ask(PRINCIPAL, claim("q", "w", "r"));
     world.state = world.reloaded();
     assert_eq!(replayed(world.ask(PRINCIPAL, claim("q", "w", "r"))).applied_at, asked_at);
-    assert_eq!(
-        world.ask(PRINCIPAL, claim("q", "other", "r")),
-        Outcome::Rejected(Rejection::RequestIdReused)
-    );
+    assert_eq!(world.ask(PRINCIPAL, claim("q", "other", "r")), Outcome::Rejected(Rejection::RequestIdReused));
 }
 
 /// Remembers calls `from..to` that change nothing else: all of them find the same job.

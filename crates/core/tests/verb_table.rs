@@ -36,7 +36,8 @@ const PARTIES: [(Party, Party); 8] = [
 ];
 
 fn cells() -> Vec<(&'static str, &'static str, &'static str)> {
-    let mut lines = TABLE.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).filter(|line| !line.is_empty());
+    let mut lines =
+        TABLE.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()).filter(|line| !line.is_empty());
     let head = lines.next().unwrap();
     let mut cells = Vec::new();
     for line in lines {

@@ -67,8 +67,7 @@ impl World {
     /// - `attempts` of no job fell, and no job's number came back,
     /// - the new audit records continue the chain.
     pub fn apply(&mut self, commands: Vec<Command>) -> Applied {
-        let entry =
-            Entry { lease_now: LeaseTime(self.lease_now), wall_now: WallTime(self.wall_now), commands };
+        let entry = Entry { lease_now: LeaseTime(self.lease_now), wall_now: WallTime(self.wall_now), commands };
         let before = self.state.clone();
         let asked = entry.commands.len();
         let applied = self.state.apply(self.next, entry.clone());
@@ -315,13 +314,7 @@ pub fn claim_jobs(queues: &[&str], worker: &str, jobs_max: u32) -> ClaimJobs {
 
 /// A completion without an attestation.
 pub fn completion(job_id: JobId, worker: &str, result: &[u8]) -> Complete {
-    Complete {
-        job_id: Some(job_id),
-        worker: label(worker),
-        result: result.into(),
-        attestation: None,
-        request_id: None,
-    }
+    Complete { job_id: Some(job_id), worker: label(worker), result: result.into(), attestation: None, request_id: None }
 }
 
 /// A failure, to be tried again at once.

@@ -4,7 +4,9 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use ag_core::command::{Actor, ClaimJobs, Command, Complete, Enqueue, Entry, Fail, NewJob, Operation, Start, UpdateQueue};
+use ag_core::command::{
+    Actor, ClaimJobs, Command, Complete, Enqueue, Entry, Fail, NewJob, Operation, Start, UpdateQueue,
+};
 use ag_core::name::JobId;
 
 /// See the module.
