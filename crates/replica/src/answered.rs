@@ -8,6 +8,7 @@ use ag_core::outcome::Outcome;
 pub struct Answered {
     /// Never [`Outcome::Replayed`]: a repeated call is given its first answer.
     pub outcome: Outcome,
-    /// Where it was applied; for a repeated enqueue or claim, where the first call was.
+    /// Where it was applied; for a repeated call, where the first one was. A batch of completions, of which each
+    /// entry is a call of its own, says where the batch was applied.
     pub applied_at: LogPosition,
 }

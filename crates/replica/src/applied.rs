@@ -251,6 +251,10 @@ impl Batch {
                 Ok(Answered { outcome, applied_at: replayed.applied_at })
             }
             Outcome::Completed(entries) => {
+                let first_place = match entries.as_slice() {
+                    [Ok(Completion::Replayed(replayed))] => replayed.applied_at,
+                    _ => place,
+                };
                 let entries = entries.into_iter().map(|entry| match entry {
                     Ok(Completion::Replayed(replayed)) => match self.first_answer(&replayed)? {
                         Answer::Completed(job) => Ok(Ok(Completion::Now(job))),
@@ -259,7 +263,7 @@ impl Batch {
                     other => Ok(other),
                 });
                 let outcome = Outcome::Completed(entries.collect::<Result<_, ReplicaError>>()?);
-                Ok(Answered { outcome, applied_at: place })
+                Ok(Answered { outcome, applied_at: first_place })
             }
             outcome @ (Outcome::Enqueued(_)
             | Outcome::Claimed(_)

@@ -13,6 +13,7 @@ use ag_core::time::WallTime;
 use ag_proto::v1;
 use ag_wire::answer::{self, Blobs};
 use ag_wire::request;
+use tonic::Code;
 
 use super::page::{self, Filter};
 use super::{accept, barrier, propose, unexpected, unreadable};
@@ -41,7 +42,16 @@ fn show(service: &Service, job: &Job, view: View) -> Result<v1::Job, Failure> {
             return Ok(Vec::new());
         }
         let Some(table) = service.replica.table() else { return Ok(Vec::new()) };
-        Ok(table.blob(job.job_id, kind).map_err(|error| unreadable(&error))?.unwrap_or_default())
+        let found = table.blob(job.job_id, kind).map_err(|error| unreadable(&error))?;
+        // Progress may have been replaced since; a payload or a result never is. Only a job that was dropped since may
+        // have lost them.
+        let is_whole = found.as_ref().is_some_and(|bytes| bytes.len() == length as usize);
+        let is_kept = || service.replica.read(|state| state.job(job.job_id).is_some());
+        if !is_whole && kind != BlobKind::Progress && is_kept() {
+            tracing::error!(job_id = %job.job_id, ?kind, "a stored value is missing or has another length");
+            return Err(Failure::new(Code::DataLoss, "STORAGE", "a stored value is missing; see the replica's log"));
+        }
+        Ok(found.unwrap_or_default())
     };
     let blobs = Blobs {
         payload: blob(BlobKind::Payload, job.payload_bytes)?,

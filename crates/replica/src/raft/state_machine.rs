@@ -144,6 +144,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
         let installed = tokio::task::spawn_blocking(install).await;
         let installed = installed.map_err(|error| io::Error::other(error.to_string()))?;
         let replaced = installed.map_err(store("install a snapshot"));
+        tracing::info!(jobs = replaced.as_ref().map_or(0, |(_, state)| state.job_count()), "a snapshot is installed");
         replaced.and_then(|(rocks, state)| self.applied.replace(rocks, state)).map_err(|error| self.fail(error))
     }
 

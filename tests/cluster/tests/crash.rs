@@ -1,0 +1,184 @@
+//! Replicas that are killed.
+
+use std::time::Duration;
+
+use ag_client::v1;
+use ag_cluster_tests::cluster::Cluster;
+use ag_cluster_tests::load::{Load, check};
+use ag_cluster_tests::until;
+use anyhow::{Result, ensure};
+
+/// Waits until the clients have been at work for this long.
+async fn work_for(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_killed_under_load_and_then_all_replicas_lose_nothing() -> Result<()> {
+    let mut cluster = Cluster::start(3, &[]).await?;
+    let load = Load::start(&cluster, 8)?;
+    work_for(Duration::from_secs(5)).await;
+    let leader = cluster.leader().await?;
+    cluster.kill(leader)?;
+    work_for(Duration::from_secs(8)).await;
+    let mut told = load.stop().await?;
+    let gap = told.longest_gap();
+    println!(
+        "leader {leader} killed: {} enqueued, {} completed, {} failed calls, longest gap {} ms",
+        told.enqueued.len(),
+        told.completed.len(),
+        told.failures.len(),
+        gap.as_millis()
+    );
+    ensure!(gap < Duration::from_secs(5), "no success for {} ms", gap.as_millis());
+    ensure!(told.completed.len() > 100, "too little was done to show anything");
+    check(&cluster, &told).await?;
+
+    for number in cluster.running() {
+        cluster.kill(number)?;
+    }
+    for number in 1..=3 {
+        cluster.start_replica(number)?;
+    }
+    cluster.serve_all().await?;
+    check(&cluster, &told).await?;
+    let (log_index, hash) = cluster.same_hash(3).await?;
+    println!("all killed and restarted: nothing lost; state hash {hash} at {log_index} on all three");
+    Ok(())
+}
+
+/// Kind E. The leader is killed while a thousand claims are held: none of them lapses for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_lease_is_lost_when_the_leader_is_killed() -> Result<()> {
+    let mut cluster = Cluster::start(3, &[]).await?;
+    let client = cluster.client()?;
+    let job = v1::EnqueueJobRequest { queue: "q".into(), ..Default::default() };
+    client.enqueue_jobs(v1::EnqueueJobsRequest { jobs: vec![job; 1_000], ..Default::default() }).await?;
+    let claim = v1::ClaimJobsRequest {
+        queues: vec!["q".into()],
+        worker: "w".into(),
+        lease: Some(prost_types::Duration { seconds: 5, nanos: 0 }),
+        max_jobs: 1_000,
+        ..Default::default()
+    };
+    let claimed = client.claim_jobs(claim).await?.value.jobs;
+    ensure!(claimed.len() == 1_000, "{} claimed", claimed.len());
+    let held = std::time::Instant::now();
+    let leader = cluster.leader().await?;
+    cluster.kill(leader)?;
+    let client = cluster.client()?;
+    let entry = |job: &v1::Job| v1::HeartbeatJobRequest {
+        job_id: job.job_id.clone(),
+        worker: "w".into(),
+        ..Default::default()
+    };
+    let request = v1::HeartbeatJobsRequest { heartbeats: claimed.iter().map(entry).collect() };
+    let results = client.heartbeat_jobs(request).await?.value.results;
+    let refused = results.iter().filter(|result| result.status.as_ref().is_some_and(|status| status.code != 0)).count();
+    println!("1,000 claims held through an election of {} ms: {refused} refused", held.elapsed().as_millis());
+    ensure!(results.len() == 1_000 && refused == 0, "{refused} of {} heartbeats were refused", results.len());
+    Ok(())
+}
+
+/// Kind E. A call whose answer was lost is repeated on another replica: the same answer, one effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_repeated_call_on_another_replica_gets_the_first_answer() -> Result<()> {
+    let cluster = Cluster::start(3, &[]).await?;
+    let enqueue = v1::EnqueueJobRequest { queue: "q".into(), request_id: "e-1".into(), ..Default::default() };
+    let claim = v1::ClaimJobRequest {
+        queues: vec!["q".into()],
+        worker: "w".into(),
+        request_id: "c-1".into(),
+        ..Default::default()
+    };
+    let mut enqueued = Vec::new();
+    let mut claimed = Vec::new();
+    let mut completed = Vec::new();
+    for number in 1..=3 {
+        enqueued.push(cluster.client_of(number)?.enqueue_job(enqueue.clone()).await?);
+    }
+    for number in 1..=3 {
+        claimed.push(cluster.client_of(number)?.claim_job(claim.clone()).await?);
+    }
+    let job_id = enqueued[0].value.job_id.clone();
+    let complete = v1::CompleteJobRequest {
+        job_id,
+        worker: "w".into(),
+        result: b"r".to_vec(),
+        request_id: "d-1".into(),
+        ..Default::default()
+    };
+    for number in 1..=3 {
+        completed.push(cluster.client_of(number)?.complete_job(complete.clone()).await?);
+    }
+    ensure!(enqueued.windows(2).all(|pair| pair[0] == pair[1]), "{enqueued:?}");
+    ensure!(claimed.windows(2).all(|pair| pair[0] == pair[1]), "{claimed:?}");
+    ensure!(completed.windows(2).all(|pair| pair[0] == pair[1]), "{completed:?}");
+    let other = cluster.client_of(2)?.claim_job(v1::ClaimJobRequest { request_id: "c-2".into(), ..claim }).await?;
+    ensure!(other.value.job.is_none(), "one job was handed out twice");
+    Ok(())
+}
+
+/// Kind E. A leader that is cut off from the others answers no linearizable read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_without_a_majority_answers_no_linearizable_read() -> Result<()> {
+    let cluster = Cluster::start(3, &[]).await?;
+    let leader = cluster.leader().await?;
+    let others: Vec<_> = cluster.running().into_iter().filter(|number| *number != leader).collect();
+    for number in &others {
+        cluster.signal(*number, libc::SIGSTOP)?;
+    }
+    let client = cluster.client_of(leader)?.with_deadline(Duration::from_secs(4));
+    let read = client.list_jobs(v1::ListJobsRequest::default()).await;
+    let stale = client.list_jobs(v1::ListJobsRequest { stale: true, ..Default::default() }).await;
+    for number in &others {
+        cluster.signal(*number, libc::SIGCONT)?;
+    }
+    ensure!(read.is_err(), "it answered without a majority");
+    ensure!(stale.is_ok(), "a stale read needs no majority: {stale:?}");
+    let client = cluster.client()?;
+    let again = || async { Ok(client.list_jobs(v1::ListJobsRequest::default()).await.ok()) };
+    until("reads come back", Duration::from_secs(20), again).await?;
+    Ok(())
+}
+
+/// A delayed job that is due while there is no leader is handed out once, late, and never lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_due_in_an_election_is_handed_out_once() -> Result<()> {
+    let mut cluster = Cluster::start(3, &[]).await?;
+    let delay = Some(prost_types::Duration { seconds: 1, nanos: 0 });
+    let job = v1::EnqueueJobRequest { queue: "q".into(), delay, ..Default::default() };
+    let job_id = cluster.client()?.enqueue_job(job).await?.value.job_id;
+    let leader = cluster.leader().await?;
+    cluster.kill(leader)?;
+    let client = cluster.client()?;
+    let claim = v1::ClaimJobRequest {
+        queues: vec!["q".into()],
+        worker: "w".into(),
+        wait: Some(prost_types::Duration { seconds: 10, nanos: 0 }),
+        ..Default::default()
+    };
+    let claimed = client.claim_job(claim.clone()).await?.value.job;
+    ensure!(claimed.is_some_and(|job| job.job_id == job_id), "it was not handed out");
+    let wait = Some(prost_types::Duration { seconds: 0, nanos: 100_000_000 });
+    let again = client.claim_job(v1::ClaimJobRequest { wait, ..claim }).await?.value.job;
+    ensure!(again.is_none(), "it was handed out twice");
+    Ok(())
+}
+
+/// Each replica in turn is stopped and started again while clients work: calls are repeated, none fails.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_fails_no_call() -> Result<()> {
+    let mut cluster = Cluster::start(3, &[]).await?;
+    let load = Load::start(&cluster, 4)?;
+    for number in 1..=3 {
+        cluster.stop(number).await?;
+        cluster.start_replica(number)?;
+        cluster.serve_all().await?;
+    }
+    let mut told = load.stop().await?;
+    let gap = told.longest_gap();
+    println!("rolling restart: {} completed, longest gap {} ms", told.completed.len(), gap.as_millis());
+    ensure!(told.failures.is_empty(), "{:?}", told.failures);
+    check(&cluster, &told).await
+}
