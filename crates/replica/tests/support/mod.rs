@@ -87,14 +87,14 @@ impl Seat {
     }
 }
 
-/// A port that is free now, with a free one after it. Below the range that the system hands out by itself, so that no
-/// connection takes it while a replica is down.
+/// A port that is free now, out of a hundred that are this process's own among tests that run at the same time. Below the
+/// range that the system hands out by itself, so that no connection takes it while a replica is down.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (std::process::id() % 200) as u16 * 100;
     loop {
-        let offset = NEXT.fetch_add(2, Ordering::Relaxed);
-        let port = 10_000 + ((std::process::id() as u16 % 10_000).wrapping_mul(2) + offset) % 20_000;
+        let port = first + NEXT.fetch_add(1, Ordering::Relaxed) % 100;
         if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return port;
         }
