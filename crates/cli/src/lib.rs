@@ -7,6 +7,7 @@ pub mod connect;
 pub mod exit;
 pub mod notify;
 pub mod output;
+pub mod progress;
 pub mod signals;
 pub mod telemetry;
 pub mod worker_args;

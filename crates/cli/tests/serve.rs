@@ -151,3 +151,19 @@ fn log_lines_are_json_when_asked_for() {
         assert!(value["level"].is_string(), "{line}");
     }
 }
+
+#[test]
+fn a_supervisor_is_told_when_it_serves() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(support::PATIENCE)).unwrap();
+    let port = free_port();
+    let mut command = serve(&folder.path().join("data"));
+    let mut process = Process::start(command.env("AG_LISTEN", format!("127.0.0.1:{port}")).env("NOTIFY_SOCKET", &path));
+    let mut message = [0; 64];
+    let length = socket.recv(&mut message).unwrap();
+    assert_eq!(&message[..length], b"READY=1");
+    assert!(support::connects(port), "it was told too early");
+    assert_eq!(process.stop(), Some(0));
+}

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 
 use crate::connect::Connect;
 use crate::output;
+use crate::progress::Progress;
 
 /// The audit log.
 #[derive(Subcommand, Clone, Debug)]
@@ -123,7 +124,7 @@ async fn verify(client: &Client, earlier: Option<&str>) -> Result<()> {
     let served = client.get_audit_head(v1::GetAuditHeadRequest::default()).await?.value;
     let mut head = AuditHead::default();
     let mut met = earlier.is_none_or(|earlier| earlier.sequence == 0);
-    let mut said = std::time::Instant::now();
+    let progress = Progress::start("verifying");
     loop {
         let records = page(client, head.sequence, 1_000).await?;
         if records.is_empty() {
@@ -136,11 +137,9 @@ async fn verify(client: &Client, earlier: Option<&str>) -> Result<()> {
                 met = true;
             }
         }
-        if said.elapsed() > std::time::Duration::from_secs(2) {
-            eprintln!("{} of {} records", head.sequence, served.sequence);
-            said = std::time::Instant::now();
-        }
+        progress.say(format!("verified {} of {} records", head.sequence, served.sequence));
     }
+    drop(progress);
     ensure!(met, "the chain ends at record {}, before the earlier head: its tail was cut off", head.sequence);
     ensure!(
         head.sequence >= served.sequence,

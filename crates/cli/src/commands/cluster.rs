@@ -10,6 +10,7 @@ use clap::{Args, Subcommand};
 use crate::connect::{Connect, duration};
 use crate::exit::Exit;
 use crate::output;
+use crate::progress::Progress;
 
 /// The cluster: its replicas, its leader, its version.
 #[derive(Subcommand, Clone, Debug)]
@@ -127,37 +128,6 @@ impl Cluster {
         };
         drop(progress);
         show(&cluster.value)
-    }
-}
-
-/// Says on stderr every 2 s that something still goes on: a spinner on a terminal, else a line.
-struct Progress(indicatif::ProgressBar, tokio::task::JoinHandle<()>);
-
-impl Progress {
-    fn start(what: &'static str) -> Self {
-        let bar = indicatif::ProgressBar::new_spinner().with_message(what);
-        let shown = bar.clone();
-        let task = tokio::spawn(async move {
-            let mut waited = 0;
-            loop {
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                waited += 2;
-                if shown.is_hidden() {
-                    eprintln!("{what}: {waited} s");
-                } else {
-                    shown.set_message(format!("{what}: {waited} s"));
-                    shown.tick();
-                }
-            }
-        });
-        Self(bar, task)
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.1.abort();
-        self.0.finish_and_clear();
     }
 }
 

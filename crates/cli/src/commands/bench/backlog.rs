@@ -8,9 +8,10 @@ use clap::Args;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{SAY_EVERY, Times, conditions};
+use super::{Times, conditions};
 use crate::connect::Connect;
 use crate::output;
+use crate::progress::Progress;
 
 /// How long claims take with few and with many jobs waiting: the same queue policy, round by round in turn.
 #[derive(Args, Clone, Debug)]
@@ -130,7 +131,7 @@ async fn leader_memory(client: &Client) -> Option<u64> {
 
 /// Puts jobs into a queue, by batches.
 async fn fill(client: &Client, queue: &str, jobs: u64) -> Result<()> {
-    let mut said = Instant::now();
+    let progress = Progress::start(format!("putting {jobs} jobs into {queue}"));
     let mut left = jobs;
     while left > 0 {
         let batch = left.min(1_000);
@@ -138,10 +139,7 @@ async fn fill(client: &Client, queue: &str, jobs: u64) -> Result<()> {
         let jobs_of_batch = vec![one; usize::try_from(batch).unwrap_or(1_000)];
         client.enqueue_jobs(v1::EnqueueJobsRequest { jobs: jobs_of_batch, ..Default::default() }).await?;
         left -= batch;
-        if said.elapsed() > SAY_EVERY {
-            eprintln!("{} of {jobs} jobs in {queue}", jobs - left);
-            said = Instant::now();
-        }
+        progress.say(format!("{} of {jobs} jobs in {queue}", jobs - left));
     }
     Ok(())
 }

@@ -9,9 +9,10 @@ use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde_json::json;
 
-use super::{SAY_EVERY, Times, conditions};
+use super::{Times, conditions};
 use crate::connect::{Connect, duration, proto};
 use crate::output;
+use crate::progress::Progress;
 
 const WORKERS_DEFAULT: usize = 16;
 const DURATION_DEFAULT: Duration = Duration::from_secs(10);
@@ -59,17 +60,18 @@ impl Cycle {
             tasks.spawn(worker.run(client, warm_until, until, Arc::clone(&done)));
         }
         let mut total = CycleTimes::default();
-        let mut tick = tokio::time::interval(SAY_EVERY);
-        tick.tick().await;
+        let progress = Progress::start("warming up");
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
         loop {
             tokio::select! {
                 joined = tasks.join_next() => match joined {
                     None => break,
                     Some(joined) => total.merge(joined.context("a worker failed")??),
                 },
-                _ = tick.tick() => eprintln!("{} cycles", done.load(Ordering::Relaxed)),
+                _ = tick.tick() => progress.say(format!("{} cycles after the warm-up", done.load(Ordering::Relaxed))),
             }
         }
+        drop(progress);
         self.report(total, &conditions, as_json)
     }
 

@@ -4,7 +4,7 @@ mod backlog;
 mod cluster;
 mod cycle;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ag_client::{Client, v1};
 use anyhow::Result;
@@ -15,9 +15,6 @@ use self::backlog::Backlog;
 use self::cluster::OwnCluster;
 use self::cycle::Cycle;
 use crate::connect::Connect;
-
-/// How often it says how far it is.
-const SAY_EVERY: Duration = Duration::from_secs(2);
 
 /// Load, measured.
 #[derive(Args, Clone, Debug)]
