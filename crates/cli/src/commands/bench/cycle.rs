@@ -88,7 +88,8 @@ impl Cycle {
                 .collect();
             let report = json!({
                 "conditions": conditions, "workers": self.workers, "payload_bytes": self.payload_bytes,
-                "seconds": self.duration.as_secs_f64(), "cycles": cycles, "cycles_per_s": per_second, "latency": latency,
+                "seconds": self.duration.as_secs_f64(), "cycles": cycles, "cycles_per_s": per_second,
+                "latency": latency,
             });
             return output::line(&report.to_string());
         }
