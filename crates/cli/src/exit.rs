@@ -31,8 +31,8 @@ pub const DATA_IN_USE: u8 = 13;
 pub const HELP: &str = "\
 Exit codes: 0 done · 1 failed · 2 usage, or a field of the call is not good · 3 not found · 4 refused by the state \
 machine · 5 unavailable, or the deadline passed · 6 not authenticated or not permitted. `ag serve` and what runs it: \
-10 the data is damaged or has lost acknowledged entries · 11 a newer release is needed · 12 an address cannot be listened \
-on · 13 the data directory is in use.";
+10 the data is damaged or has lost acknowledged entries · 11 a newer release is needed · 12 an address cannot be \
+listened on · 13 the data directory is in use.";
 
 /// An error that ends the program with a code of its own.
 #[derive(Debug, thiserror::Error)]
