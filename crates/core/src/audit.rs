@@ -230,8 +230,8 @@ pub fn verify_chain<'a>(
     Ok(head)
 }
 
-/// Verifies as [`verify_chain`] does, and that the chain goes through `earlier`, a head that was seen before. This finds
-/// a tail that was cut off, and a chain that was written anew. `earlier` must not lie before `start`.
+/// Verifies as [`verify_chain`] does, and that the chain goes through `earlier`, a head that was seen before. This
+/// finds a tail that was cut off, and a chain that was written anew. `earlier` must not lie before `start`.
 pub fn verify_chain_through<'a>(
     start: AuditHead,
     records: impl IntoIterator<Item = &'a AuditRecord>,

@@ -122,9 +122,11 @@ fn a_removed_added_or_moved_record_is_found() {
 }
 
 type Step = fn(&mut World);
+/// Verb, outcome, and `attempts`.
+type Expected = &'static [(&'static str, &'static str, u32)];
 
-/// What is done, and the records that it leaves: verb, outcome, and `attempts`.
-const STEPS: [(&str, Step, &[(&str, &str, u32)]); 27] = [
+/// What is done, and the records that it leaves.
+const STEPS: [(&str, Step, Expected); 27] = [
     ("a queue", |world| update(world, 1_000), &[("update_queue", "done", 0)]),
     ("the same again", |world| update(world, 1_000), &[]),
     ("job 1", |world| _ = world.enqueue_job(crate::common::keyed_job("q", "k")), &[("enqueue", "done", 0)]),

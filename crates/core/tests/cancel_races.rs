@@ -1,4 +1,5 @@
-//! Every interleaving of cancel, heartbeat, complete, fail, release and lapse over two workers. Field reports T67 to T69.
+//! Every interleaving of cancel, heartbeat, complete, fail, release and lapse over two workers. Field reports T67 to
+//! T69.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -50,8 +50,8 @@ fn a_late_report_of_a_worker_with_another_label_changes_nothing() {
     assert_eq!(world.rows.blob(job_id, BlobKind::Result), b"R2");
 }
 
-/// Field report T05, as release 0.1.0 has it: the check is the name, so an earlier claim of the same name passes for the
-/// newer one. The number of the claim would tell them apart, and no request of this release carries it.
+/// Field report T05, as release 0.1.0 has it: the check is the name, so an earlier claim of the same name passes for
+/// the newer one. The number of the claim would tell them apart, and no request of this release carries it.
 #[test]
 fn flaw_of_0_1_0_a_stale_claim_of_the_same_label_acts_on_the_newer_claim() {
     let mut world = World::new();

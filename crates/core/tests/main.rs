@@ -10,6 +10,7 @@ mod cluster;
 mod common;
 mod dedupe_keys;
 mod leases;
+mod names;
 mod queues;
 mod random_histories;
 mod request_ids;

@@ -1,5 +1,5 @@
-//! Frozen bytes. The files under `vectors/` are what release 0.1.0 makes of a fixed history; they are compared, and never
-//! written again. Whoever has to edit one has broken every cluster that runs.
+//! Frozen bytes. The files under `vectors/` are what release 0.1.0 makes of a fixed history; they are compared, and
+//! never written again. Whoever has to edit one has broken every cluster that runs.
 
 use std::fmt::Write as _;
 

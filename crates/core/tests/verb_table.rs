@@ -9,8 +9,9 @@ use ag_core::rejection::Rejection;
 
 use crate::common::{LEASE_MS, PRINCIPAL, World, claim_jobs, completion, failure, job_of, label, new_job};
 
-/// `HELD` and `LAPSED` are claims of the caller, `OTHER` and `OTHER_LAPSED` of another. Of a cell: a state's name is what
-/// the job is afterwards; `requested`: its cancellation is; `same`: done, and nothing changes; the others are refusals.
+/// `HELD` and `LAPSED` are claims of the caller, `OTHER` and `OTHER_LAPSED` of another. Of a cell: a state's name is
+/// what the job is afterwards; `requested`: its cancellation is; `same`: done, and nothing changes; the others are
+/// refusals.
 const TABLE: &str = "
     verb      SCHEDULED READY     HELD      LAPSED    OTHER     OTHER_LAPSED COMPLETED DEAD  CANCELLED MISSING
     heartbeat lost      lost      CLAIMED   CLAIMED   lost      lost         lost      lost  lost      missing

@@ -77,7 +77,8 @@ impl ModelJob {
         let claim = if holder.is_empty() { String::new() } else { format!("{holder} until {ends_at} {lapsed}") };
         let (reason, progress, cancel, end) = (&self.reason, self.progress, self.cancel_at, self.finished_at);
         format!(
-            "{number} {} {state} {attempts}-{releases}/{max_attempts} {run_at} [{claim}] {reason:?} {progress} {cancel:?} {end:?}",
+            "{number} {} {state} {attempts}-{releases}/{max_attempts} {run_at} [{claim}] {reason:?} {progress} \
+             {cancel:?} {end:?}",
             self.queue
         )
     }
