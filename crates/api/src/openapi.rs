@@ -27,8 +27,8 @@ pub fn document() -> String {
         "info": {
             "title": "ag",
             "version": ag_wire::version::RELEASE,
-            "description": "Job claims that a stale worker cannot touch. Names are written in lowerCamelCase and read in either \
-                form; 64-bit integers are strings; bytes are base64; unknown fields are ignored.",
+            "description": "Job claims that a stale worker cannot touch. Names are written in lowerCamelCase and read \
+                in either form; 64-bit integers are strings; bytes are base64; unknown fields are ignored.",
         },
         "servers": [{ "url": "http://127.0.0.1:7400" }],
         "security": [{ "bearer": [] }],

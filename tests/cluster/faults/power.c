@@ -1,9 +1,10 @@
-/* A power cut, without cutting power. Preloaded into a process, this keeps an undo journal: before a write to a file under
- * $POWER_DIR, what the write covers; at an fsync, that all writes to the file up to then are safe. Once the processes have
- * been killed, the test undoes every write that no fsync had covered, newest first: what a power cut may take.
+/* A power cut, without cutting power. Preloaded into a process, this keeps an undo journal: before a write to a file
+ * under $POWER_DIR, what the write covers; at an fsync, that all writes to the file up to then are safe. Once the
+ * processes have been killed, the test undoes every write that no fsync had covered, newest first: what a power cut
+ * may take.
  *
- * Not modelled: names of files (a rename without an fsync of the folder survives here), writes through mmap, and writes
- * that reach the disk by themselves, whole or in part, in another order.
+ * Not modelled: names of files (a rename without an fsync of the folder survives here), writes through mmap, and
+ * writes that reach the disk by themselves, whole or in part, in another order.
  *
  * A record is a header of 48 bytes, the file's path and the bytes before; numbers are of this machine's order. One
  * journal serves several processes: it is only appended to. */

@@ -24,7 +24,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts replicas, and makes a cluster of them.
+    /// Starts replicas, and makes a cluster of them. In a value of the environment, `{replica}` stands for the number.
     pub async fn start(replicas: u16, environment: &[(&str, &str)]) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ag-cluster-").tempdir().context("cannot make a folder")?;
         Self::start_in(folder, replicas, environment).await
@@ -58,7 +58,7 @@ impl Cluster {
             .env("AG_DATA", folder.join("data"))
             .env("AG_LISTEN", self.addr(number))
             .env("AG_PEER_LISTEN", self.peer_addr(number))
-            .envs(&self.environment)
+            .envs(self.environment.iter().map(|(key, value)| (key, value.replace("{replica}", &number.to_string()))))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);

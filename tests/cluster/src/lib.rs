@@ -1,6 +1,8 @@
 //! Clusters of real processes for tests: started, killed, and looked into from outside.
 
 pub mod cluster;
+pub mod faults;
+pub mod http;
 pub mod load;
 pub mod power;
 

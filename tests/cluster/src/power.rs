@@ -4,23 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 const HEADER_BYTES: usize = 48;
 const WRITE: u64 = 1;
-
-/// Builds the recorder into `folder`; gives its path.
-pub fn build_recorder(folder: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("faults/power.c");
-    let library = folder.join("power.so");
-    let mut compiler = Command::new("cc");
-    compiler.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source).arg("-ldl");
-    let output = compiler.output().context("cannot run cc")?;
-    ensure!(output.status.success(), "cannot build the recorder: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(library)
-}
 
 /// What a power cut took.
 #[derive(Clone, Copy, Debug, Default)]

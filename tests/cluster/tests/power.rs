@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use ag_cluster_tests::cluster::Cluster;
+use ag_cluster_tests::faults::{build, text};
 use ag_cluster_tests::load::{Load, Told, check};
-use ag_cluster_tests::power::{Taken, build_recorder, cut};
+use ag_cluster_tests::power::{Taken, cut};
 use anyhow::{Context as _, Result, ensure};
 
 /// Works for a while, cuts the power of all replicas, starts them again. Gives what was acknowledged before.
 async fn cut_all(fsync: &str) -> Result<(Cluster, Told, Taken)> {
     let folder = tempfile::Builder::new().prefix("ag-power-").tempdir()?;
-    let library = build_recorder(folder.path())?;
+    let library = build("power", folder.path())?;
     let journal = folder.path().join("journal");
-    let text = |path: &std::path::Path| path.to_str().map(ToOwned::to_owned).context("the path is text");
     let (library, journal_text, data) = (text(&library)?, text(&journal)?, text(&folder.path().join("replica-"))?);
     let environment = [
         ("LD_PRELOAD", library.as_str()),
