@@ -29,8 +29,7 @@ pub(crate) struct Keeper {
 
 impl Keeper {
     /// Starts it, in a session of its own, so that a signal to the worker's group leaves it alone. In the end it
-    /// removes
-    /// `folder`.
+    /// removes `folder`.
     pub fn start(folder: &Path) -> std::io::Result<Self> {
         let mut command = Command::new("sh");
         command

@@ -88,8 +88,8 @@ impl Seat {
 }
 
 /// A port that is free now, out of a hundred that are this process's own among tests that run at the same time.
-/// Below the
-/// range that the system hands out by itself, so that no connection takes it while a replica is down.
+/// Below the range
+/// that the system hands out by itself, so that no connection takes it while a replica is down.
 fn free_port() -> u16 {
     use std::sync::atomic::{AtomicU16, Ordering};
     static NEXT: AtomicU16 = AtomicU16::new(0);

@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+// Named here because the shared code below uses it.
+use tonic_types as _;
+
 #[path = "../../../client/tests/support/mod.rs"]
 pub mod support;
 
