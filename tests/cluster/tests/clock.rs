@@ -15,8 +15,8 @@ const HOUR_S: i64 = 3_600;
 fn step(clocks: &Path, number: u16, seconds: i64) -> Result<()> {
     use std::os::unix::fs::FileExt as _;
     // Written in place: the file is mapped by the process.
-    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true);
-    let file = file.open(clocks.join(format!("clock-{number}")))?;
+    let path = clocks.join(format!("clock-{number}"));
+    let file = std::fs::OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
     Ok(file.write_all_at(&seconds.to_ne_bytes(), 0)?)
 }
 
