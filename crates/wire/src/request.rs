@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use ag_core::command::{
     ClaimJobs, Complete, Enqueue, Fail, Heartbeat, NewAttestation, NewJob, Release, Start, UpdateQueue,
 };
+use ag_core::digest::Digest;
 use ag_core::limits;
 use ag_core::name::{AttestationType, DedupeKey, FieldError, JobId, QueueName, RequestId, WorkerLabel};
 use ag_core::queue::QueuePolicyPatch;
@@ -176,21 +177,28 @@ pub fn complete(request: v1::CompleteJobRequest) -> Parsed<Complete> {
     complete_at(&Path::default(), request)
 }
 
-/// Many completions. Those without a request id of their own get one from the batch's, which must leave room for it.
+/// Many completions. Those without a request id of their own get one from the batch's.
 pub fn completions(request: v1::CompleteJobsRequest) -> Parsed<Vec<Complete>> {
     check_batch("completions", request.completions.len())?;
     let batch = optional("request_id", &request.request_id, RequestId::parse)?;
     let parse = |(position, entry): (usize, v1::CompleteJobRequest)| {
         let mut complete = complete_at(&Path::entry("completions", position), entry)?;
         if let (None, Some(batch)) = (&complete.request_id, &batch) {
-            let room = limits::REQUEST_ID_BYTES_MAX - "#999".len();
-            let bound = format!("must be at most {room} bytes when it stands for entries without one of their own");
-            let derived = RequestId::parse("request_id", &format!("{batch}#{position}"));
-            complete.request_id = Some(derived.map_err(|_| FieldError::new("request_id", bound))?);
+            complete.request_id = Some(derived_request_id(batch, position)?);
         }
         Ok(complete)
     };
     request.completions.into_iter().enumerate().map(parse).collect()
+}
+
+/// `<request id>#<position>`; where that is too long, its SHA-256 in hex: every length that a batch's id may have will
+/// do, and a repeated batch derives the same ids again.
+fn derived_request_id(batch: &RequestId, position: usize) -> Parsed<RequestId> {
+    let derived = format!("{batch}#{position}");
+    if derived.len() <= limits::REQUEST_ID_BYTES_MAX {
+        return RequestId::parse("request_id", &derived);
+    }
+    RequestId::parse("request_id", &Digest::of(derived.as_bytes()).to_string())
 }
 
 fn complete_at(path: &Path, request: v1::CompleteJobRequest) -> Parsed<Complete> {
