@@ -66,7 +66,8 @@ async fn the_same_power_cut_without_fsync_loses_jobs() -> Result<()> {
     println!("without fsync: {} enqueued, {} completed; {taken:?}", told.enqueued.len(), told.completed.len());
     ensure!(told.enqueued.len() > 50, "too little was done to show anything");
     cluster.serve_all().await?;
-    let loss = check(&cluster, &told).await.err().context("nothing was lost without fsync: the power cut is not one")?;
+    let loss =
+        check(&cluster, &told).await.err().context("nothing was lost without fsync: the power cut is not one")?;
     ensure!(loss.to_string().contains("acknowledged jobs are lost"), "it failed for another reason: {loss:#}");
     println!("as it must: {loss:#}");
     Ok(())
