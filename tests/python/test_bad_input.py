@@ -246,7 +246,9 @@ def test_every_field_of_every_request_by_http(server, stubs, held):
 
 
 WRONG_JSON = {
-    descriptor.FieldDescriptor.TYPE_STRING: [b"5", b"{}", b"[1]", b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b"true"],
+    descriptor.FieldDescriptor.TYPE_STRING: [
+        b"5", b"{}", b"[1]", b'"\\ud800"', b'"\\udc00\\ud800"', b'"\xff"', b"true",
+    ],
     descriptor.FieldDescriptor.TYPE_BYTES: [b"5", b"{}", b'"*"', b"true"],
     descriptor.FieldDescriptor.TYPE_BOOL: [b"5", b'"x"', b"{}"],
     descriptor.FieldDescriptor.TYPE_INT32: [b'"x"', b"1.5", b"2147483648", b"-2147483649", b"{}", b"[1]", b"true"],

@@ -1,6 +1,6 @@
 /* A wall clock that can be set, for one process. Preloaded, this adds to CLOCK_REALTIME the seconds that the file
- * $CLOCK_STEP_FILE holds as a 64-bit number of this machine's order. The file is mapped, so a step takes effect at once.
- * The monotonic clocks are the machine's. */
+ * $CLOCK_STEP_FILE holds as a 64-bit number of this machine's order. The file is mapped, so a step takes effect at
+ * once. The monotonic clocks are the machine's. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>

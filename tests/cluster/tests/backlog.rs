@@ -6,8 +6,8 @@ use ag_cluster_tests::{binary, is_long};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-/// Kind H. Claims from a queue with many jobs take no longer than from one with few: two queues of one cluster, measured
-/// in turn, medians over the rounds. With `AG_LONG=1` it is a million jobs on three replicas.
+/// Kind H. Claims from a queue with many jobs take no longer than from one with few: two queues of one cluster,
+/// measured in turn, medians over the rounds. With `AG_LONG=1` it is a million jobs on three replicas.
 #[test]
 fn a_claim_takes_no_longer_with_many_jobs_waiting() -> Result<()> {
     let (replicas, large, claims) = if is_long() { ("3", 1_000_000, "1000") } else { ("1", 50_000, "300") };

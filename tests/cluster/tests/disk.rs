@@ -7,8 +7,8 @@ use ag_cluster_tests::faults::{build, text};
 use ag_cluster_tests::load::{Load, check};
 use anyhow::{Result, ensure};
 
-/// The leader's disk fills up under load: it stops, saying why, the others go on, and nothing acknowledged is lost. With
-/// room again, it comes back.
+/// The leader's disk fills up under load: it stops, saying why, the others go on, and nothing acknowledged is lost.
+/// With room again, it comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_with_a_full_disk_stops_and_loses_nothing() -> Result<()> {
     let folder = tempfile::Builder::new().prefix("ag-disk-").tempdir()?;
