@@ -1,6 +1,10 @@
 //! Every field of every request: at its bound, one beyond, empty, absent, and text that may not be there.
 
-#![allow(clippy::field_reassign_with_default, reason = "a macro sets the field under test on whatever it is given")]
+#![allow(
+    clippy::field_reassign_with_default,
+    clippy::type_complexity,
+    reason = "a macro sets the field under test on whatever it is given"
+)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
