@@ -10,10 +10,11 @@ use serde_json::Value;
 /// Folders that hold nothing of ours.
 const FOREIGN_FOLDERS: [&str; 6] = ["target", ".git", ".venv", "__pycache__", ".pytest_cache", "node_modules"];
 
-/// The folder of the repository, found from where this package was compiled.
+/// The folder of the repository: cargo says where this package is. Where it was compiled may be another checkout, if
+/// several share their build products.
 pub fn root() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_path_buf()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| PathBuf::from("xtask"), PathBuf::from);
+    package.parent().unwrap_or(&package).to_path_buf()
 }
 
 /// All files below `folder` whose name ends with one of `endings`, in the order of their paths. A folder that does not

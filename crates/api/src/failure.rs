@@ -28,15 +28,44 @@ pub struct Failure {
     pub applied_at: Option<LogPosition>,
 }
 
-/// What is done to a job: the same refusal has another code for a completion.
+/// What is asked of the state machine: the same refusal has another code for a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// A completion.
-    Complete,
-    /// A heartbeat, a fail or a release.
+    Enqueue,
     Claim,
-    /// Anything else.
-    Other,
+    Heartbeat,
+    Complete,
+    Fail,
+    Release,
+    Cancel,
+    Retry,
+    Get,
+    UpdateQueue,
+    Cluster,
+}
+
+impl Verb {
+    /// As in the audit log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Enqueue => "enqueue",
+            Self::Claim => "claim",
+            Self::Heartbeat => "heartbeat",
+            Self::Complete => "complete",
+            Self::Fail => "fail",
+            Self::Release => "release",
+            Self::Cancel => "cancel",
+            Self::Retry => "retry",
+            Self::Get => "get",
+            Self::UpdateQueue => "update_queue",
+            Self::Cluster => "cluster",
+        }
+    }
+
+    /// To these a claim that was lost is not there, rather than in the wrong state.
+    fn is_of_a_claim(self) -> bool {
+        matches!(self, Self::Heartbeat | Self::Fail | Self::Release)
+    }
 }
 
 impl Failure {
@@ -199,10 +228,8 @@ fn code_of(rejection: &Rejection, verb: Verb) -> Code {
             Code::ResourceExhausted
         }
         Rejection::JobNotFound | Rejection::ReplicaNotFound => Code::NotFound,
-        Rejection::ClaimLost => match verb {
-            Verb::Complete | Verb::Other => Code::FailedPrecondition,
-            Verb::Claim => Code::NotFound,
-        },
+        Rejection::ClaimLost if verb.is_of_a_claim() => Code::NotFound,
+        Rejection::ClaimLost => Code::FailedPrecondition,
         Rejection::AlreadyCompleted { .. } | Rejection::JobNotRetryable | Rejection::ClusterVersion { .. } => {
             Code::FailedPrecondition
         }

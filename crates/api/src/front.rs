@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ag_auth::Authenticator;
+use ag_auth::{Authenticator, Caller};
+use ag_core::name::FieldError;
 use ag_replica::Replica;
 use bytes::Bytes;
 use tokio::sync::Semaphore;
@@ -50,17 +51,23 @@ impl Front {
         self.replica.leader().map(|leader| leader.addr.as_str().to_owned())
     }
 
-    /// Runs a call: authenticates, takes a place, and ends it at its deadline.
+    /// Who calls.
+    pub(crate) fn authenticate(&self, authorization: Option<&str>) -> Result<Caller, Failure> {
+        let caller = self.authenticator.authenticate(authorization);
+        caller.map_err(|error| Failure::new(Code::Unauthenticated, "UNAUTHENTICATED", error.to_string()))
+    }
+
+    /// Runs a call: takes a place, and ends it at its deadline.
     pub(crate) async fn run(
         &self,
         method: Method,
         form: &'static str,
-        authorization: Option<&str>,
+        caller: Caller,
         body: Bytes,
         deadline: Option<Instant>,
     ) -> Result<Reply, Failure> {
         let from = Instant::now();
-        let outcome = self.admit(method, authorization, body, deadline).await;
+        let outcome = self.admit(method, caller, body, deadline).await;
         let code = outcome.as_ref().map_or_else(|failure| failure.code_name(), |_| "OK");
         self.metrics.called(method, form, code, from.elapsed());
         outcome
@@ -69,14 +76,13 @@ impl Front {
     async fn admit(
         &self,
         method: Method,
-        authorization: Option<&str>,
+        caller: Caller,
         body: Bytes,
         deadline: Option<Instant>,
     ) -> Result<Reply, Failure> {
-        let caller = self
-            .authenticator
-            .authenticate(authorization)
-            .map_err(|error| Failure::new(Code::Unauthenticated, "UNAUTHENTICATED", error.to_string()))?;
+        if body.len() > limits::MESSAGE_BYTES_MAX {
+            return Err(too_large());
+        }
         if self.draining.is_cancelled() {
             return Err(Failure::propose(&ag_replica::ProposeError::ShuttingDown));
         }
@@ -103,6 +109,12 @@ impl Front {
             }
         }
     }
+}
+
+/// The request is larger than any may be, as JSON or as a message.
+pub(crate) fn too_large() -> Failure {
+    let bound = format!("must be at most {} bytes as a message", limits::MESSAGE_BYTES_MAX);
+    FieldError::new("request", bound).into()
 }
 
 /// The deadline passed while the call ran: what came of it is not known.

@@ -72,11 +72,16 @@ impl UnaryService<Bytes> for Unary {
                     "grpc-timeout",
                     "must be up to 8 digits and a unit, as in `5S`",
                 ))),
-                timeout => {
-                    let deadline = deadline_of_grpc(timeout.flatten());
-                    let authorization = authorization.map(ToOwned::to_owned);
-                    front.run(method, "grpc", authorization.as_deref(), request.into_inner(), deadline).await
-                }
+                timeout => match front.authenticate(authorization) {
+                    Ok(caller) => {
+                        let deadline = deadline_of_grpc(timeout.flatten());
+                        front.run(method, "grpc", caller, request.into_inner(), deadline).await
+                    }
+                    Err(failure) => {
+                        front.metrics.called(method, "grpc", failure.code_name(), Duration::ZERO);
+                        Err(failure)
+                    }
+                },
             };
             let leader = front.leader_addr();
             match outcome {
@@ -109,6 +114,9 @@ fn annotate(
     }
 }
 
+/// The gRPC code `OUT_OF_RANGE`, as its header has it.
+const OUT_OF_RANGE: &str = "11";
+
 /// Runs a gRPC call.
 pub(crate) async fn serve<B>(
     front: Arc<Front>,
@@ -123,7 +131,10 @@ where
         .max_decoding_message_size(MESSAGE_BYTES_MAX)
         .max_encoding_message_size(MESSAGE_BYTES_MAX + (1 << 20));
     let mut grpc = grpc;
-    grpc.unary(Unary { front, method }, request).await
+    let response = grpc.unary(Unary { front, method }, request).await;
+    // No method of ours answers with this code: it is the decoder's, for a message above its limit.
+    let is_too_large = response.headers().get(Status::GRPC_STATUS).is_some_and(|code| code == OUT_OF_RANGE);
+    if is_too_large { crate::front::too_large().status().into_http() } else { response }
 }
 
 /// `5S` → 5 s, as the gRPC protocol writes timeouts.

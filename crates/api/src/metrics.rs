@@ -13,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
+use crate::failure::Verb;
 use crate::limits::METRICS_QUEUES_MAX;
 use crate::method::Method;
 
@@ -29,7 +30,8 @@ struct MethodLabels {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
+struct RefusalLabels {
+    verb: &'static str,
     reason: &'static str,
 }
 
@@ -49,7 +51,7 @@ pub struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Counter>,
     seconds: Family<MethodLabels, Histogram, fn() -> Histogram>,
-    refusals: Family<ReasonLabels, Counter>,
+    refusals: Family<RefusalLabels, Counter>,
     queues: Family<QueueLabels, Gauge<u64, AtomicU64>>,
     lag: Family<PeerLabels, Gauge<u64, AtomicU64>>,
     gauges: Vec<(&'static str, Gauge<u64, AtomicU64>)>,
@@ -83,7 +85,7 @@ impl Default for Metrics {
         let seconds = Family::new_with_constructor(histogram);
         registry.register("ag_call_seconds", "How long calls took; claims wait for jobs", seconds.clone());
         let refusals = Family::default();
-        registry.register("ag_refusals", "Refusals by the state machine, by reason", refusals.clone());
+        registry.register("ag_refusals", "Refusals by the state machine, by verb and reason", refusals.clone());
         let queues = Family::default();
         registry.register("ag_queue_jobs", "Jobs by queue and state", queues.clone());
         let lag = Family::default();
@@ -113,8 +115,8 @@ impl Metrics {
     }
 
     /// The state machine refused.
-    pub fn refused(&self, rejection: &Rejection) {
-        self.refusals.get_or_create(&ReasonLabels { reason: rejection.reason() }).inc();
+    pub fn refused(&self, verb: Verb, rejection: &Rejection) {
+        self.refusals.get_or_create(&RefusalLabels { verb: verb.name(), reason: rejection.reason() }).inc();
     }
 
     /// All numbers as text.

@@ -1,8 +1,9 @@
 //! Which request goes where.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use ag_auth::Caller;
 use ag_core::name::FieldError;
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -99,8 +100,7 @@ async fn openapi(State(shared): State<Arc<Shared>>) -> Response {
 
 /// A call, in either form.
 async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
-    let is_grpc = content_type(request.headers()).is_some_and(|text| text.starts_with("application/grpc"));
-    if is_grpc {
+    if content_type(request.headers()).is_some_and(is_grpc) {
         return match Method::of_path(request.uri().path()) {
             Some(method) => crate::grpc::serve(Arc::clone(&shared.front), method, request).await.map(Body::new),
             None => unknown_method(request.uri().path()).status().into_http::<Body>(),
@@ -134,6 +134,12 @@ async fn call(State(shared): State<Arc<Shared>>, request: Request) -> Response {
     response
 }
 
+/// `application/grpc`, alone, with the name of an encoding, or with parameters.
+fn is_grpc(content_type: &str) -> bool {
+    let rest = content_type.strip_prefix("application/grpc");
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['+', ';']))
+}
+
 fn content_type(headers: &HeaderMap) -> Option<&str> {
     headers.get(header::CONTENT_TYPE)?.to_str().ok()
 }
@@ -145,6 +151,35 @@ async fn run(
     parts: &http::request::Parts,
     body: Body,
 ) -> Result<Response, Failure> {
+    let from = Instant::now();
+    let outcome = match prepare(shared, route, fields, parts, body).await {
+        Ok((caller, request, deadline)) => shared.front.run(route.method, "http", caller, request, deadline).await,
+        Err(failure) => {
+            shared.front.metrics.called(route.method, "http", failure.code_name(), from.elapsed());
+            Err(failure)
+        }
+    };
+    let reply = outcome?;
+    let answer = crate::json::to_json(&route.output, &reply.body)
+        .map_err(|error| Failure::new(Code::Internal, "", format!("the answer cannot be written as JSON: {error}")))?;
+    let mut response = json_response(StatusCode::OK, &answer);
+    annotate(shared, response.headers_mut(), reply.applied_at);
+    Ok(response)
+}
+
+/// Who calls, what is asked, and until when. Who may not call at all has no body read.
+async fn prepare(
+    shared: &Shared,
+    route: &Route,
+    fields: Vec<(String, String)>,
+    parts: &http::request::Parts,
+    body: Body,
+) -> Result<(Caller, Bytes, Option<Instant>), Failure> {
+    let authorization = match parts.headers.get(header::AUTHORIZATION) {
+        None => None,
+        Some(value) => Some(value.to_str().unwrap_or("not text")),
+    };
+    let caller = shared.front.authenticate(authorization)?;
     let query = parts.uri.query().unwrap_or_default();
     if query.len() > limits::QUERY_BYTES_MAX {
         let bound = format!("must be at most {} bytes", limits::QUERY_BYTES_MAX);
@@ -156,16 +191,7 @@ async fn run(
         None => None,
         Some(value) => Some(crate::grpc::deadline(timeout(value)?.min(limits::DEADLINE_MAX))),
     };
-    let authorization = match parts.headers.get(header::AUTHORIZATION) {
-        None => None,
-        Some(value) => Some(value.to_str().unwrap_or("not text")),
-    };
-    let reply = shared.front.run(route.method, "http", authorization, request.into(), deadline).await?;
-    let answer = crate::json::to_json(&route.output, &reply.body)
-        .map_err(|error| Failure::new(Code::Internal, "", format!("the answer cannot be written as JSON: {error}")))?;
-    let mut response = json_response(StatusCode::OK, &answer);
-    annotate(shared, response.headers_mut(), reply.applied_at);
-    Ok(response)
+    Ok((caller, request.into(), deadline))
 }
 
 async fn read_body(headers: &HeaderMap, body: Body) -> Result<Bytes, Failure> {

@@ -141,7 +141,8 @@ impl ClientError {
     }
 
     pub(crate) fn status(method: &'static str, addr: &str, status: &Status) -> Self {
-        let mut error = Self::new(method, addr, status.code(), status.message().into(), Fate::Unknown);
+        let code = if status.source().is_some() { Code::Unavailable } else { status.code() };
+        let mut error = Self::new(method, addr, code, status.message().into(), Fate::Unknown);
         let inner = &mut *error.0;
         if let Some(info) = status.get_details_error_info() {
             inner.reason = info.reason;

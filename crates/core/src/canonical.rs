@@ -4,10 +4,11 @@
 //! bytes. A field that has its default is left out, so a field that a later release adds changes nothing for values
 //! that do not use it. Layouts are fixed for ever, as hashes over them are stored and compared between releases.
 
-use crate::change::Reply;
+use crate::change::{Answer, BlobKind, Reply};
 use crate::command::{ClaimJobs, Complete, Enqueue, Member, NewJob, Start};
+use crate::digest::Digest;
 use crate::job::{Claim, Job, JobState};
-use crate::name::QueueName;
+use crate::name::{AttestationType, JobId, QueueName};
 use crate::queue::QueuePolicy;
 
 /// Writes fields.
@@ -146,6 +147,44 @@ pub(crate) fn member(member: &Member) -> Vec<u8> {
     w.bytes(4, member.release.as_bytes());
     w.number(5, member.min_version.into());
     w.number(6, member.max_version.into());
+    w.bytes
+}
+
+/// The bytes of a job, by their digest.
+pub(crate) fn blob(job_id: JobId, kind: BlobKind, bytes: &[u8]) -> Vec<u8> {
+    let kind = match kind {
+        BlobKind::Payload => 1,
+        BlobKind::Progress => 2,
+        BlobKind::Result => 3,
+    };
+    let mut w = Writer::of("blob");
+    w.number(1, job_id.0);
+    w.number(2, kind);
+    w.bytes(3, &Digest::of(bytes).0);
+    w.bytes
+}
+
+/// An attestation, by its digest.
+pub(crate) fn attestation(digest: Digest, attestation_type: &AttestationType) -> Vec<u8> {
+    let mut w = Writer::of("attestation");
+    w.bytes(1, &digest.0);
+    w.bytes(2, attestation_type.as_str().as_bytes());
+    w.bytes
+}
+
+/// A kept answer.
+pub(crate) fn answer(answer: &Answer) -> Vec<u8> {
+    let mut w = Writer::of("answer");
+    match answer {
+        Answer::Enqueued(enqueued) => {
+            for one in enqueued {
+                w.always(1, &job(&one.job));
+                w.number(2, one.deduplicated.into());
+            }
+        }
+        Answer::Claimed(jobs) => jobs.iter().for_each(|claimed| w.always(3, &job(claimed))),
+        Answer::Completed(completed) => w.always(4, &job(completed)),
+    }
     w.bytes
 }
 

@@ -3,6 +3,7 @@
 use crate::canonical;
 use crate::change::{Change, Reply, ReplyKey};
 use crate::command::Member;
+use crate::digest::Digest;
 use crate::job::{Job, JobState};
 use crate::name::{JobId, QueueName, ReplicaId};
 use crate::queue::QueuePolicy;
@@ -24,8 +25,12 @@ impl State {
             }
             Change::DropJob(job_id) => self.drop_job(*job_id),
             Change::PutQueue { queue, policy } => self.put_queue(queue, policy),
-            Change::PutBlob { .. } | Change::PutAttestation { .. } => {}
-            Change::PutReply { reply, answer: _ } => {
+            Change::PutBlob { job_id, kind, bytes } => self.put_content(&canonical::blob(*job_id, *kind, bytes)),
+            Change::PutAttestation { digest, attestation_type, bytes: _ } => {
+                self.put_content(&canonical::attestation(*digest, attestation_type));
+            }
+            Change::PutReply { reply, answer } => {
+                self.put_content(&canonical::answer(answer));
                 self.meta.reply_number = reply.reply_number;
                 self.put_reply(reply);
             }
@@ -38,6 +43,11 @@ impl State {
             Change::ClusterVersion(cluster_version) => self.meta.cluster_version = *cluster_version,
             Change::VersionHeld(held) => self.meta.version_held = *held,
         }
+    }
+
+    /// What the state does not keep, it remembers by the hash of all of it.
+    fn put_content(&mut self, canonical: &[u8]) {
+        self.meta.content_head = Digest::of_two(&self.meta.content_head.0, canonical);
     }
 
     pub(crate) fn put_job(&mut self, mut job: Job) {

@@ -57,6 +57,9 @@ pub struct Meta {
     pub audit_head: AuditHead,
     /// The sum over all rows.
     pub rows: RowSum,
+    /// The head of a chain of hashes over what is stored beside the rows, in the order in which it was stored: the
+    /// bytes of jobs, attestations, and answers to calls with a request id. Zeros: nothing yet.
+    pub content_head: Digest,
 }
 
 impl Default for Meta {
@@ -72,6 +75,7 @@ impl Default for Meta {
             reply_number: 0,
             audit_head: AuditHead::default(),
             rows: RowSum::default(),
+            content_head: Digest::default(),
         }
     }
 }
@@ -125,6 +129,7 @@ impl State {
         w.number(9, meta.audit_head.sequence);
         w.bytes(10, &meta.audit_head.hash.0);
         w.bytes(11, &meta.rows.to_bytes());
+        w.bytes(12, &meta.content_head.0);
         Digest::of(&w.bytes)
     }
 

@@ -29,7 +29,7 @@ fn member(replica_id: u64) -> Member {
         peer_addr: addr(8400),
         release: "0.1.0".into(),
         min_version: 1,
-        max_version: 1,
+        max_version: 2,
     }
 }
 
@@ -104,6 +104,7 @@ fn history() -> Vec<(u64, i64, Vec<Asked>)> {
             ],
         ),
         (1, 60_000, vec![]),
+        (1, 1, vec![(None, Operation::HoldClusterVersion(false)), (None, Operation::SetClusterVersion(2))]),
     ]
 }
 
@@ -202,6 +203,7 @@ fn the_fixed_history_has_every_kind_of_record_and_row() {
         "register_replica",
         "release",
         "retry",
+        "set_cluster_version",
         "update_queue",
     ];
     assert_eq!(verbs.into_iter().collect::<Vec<_>>(), wanted);

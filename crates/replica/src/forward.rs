@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use ag_core::name::{LogPosition, PrincipalName};
+use ag_core::name::{LogPosition, PrincipalName, ReplicaId};
 use ag_proto::peer_v1 as peer;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tonic::Code;
 
 use crate::error::ProposeError;
+use crate::leadership::Leadership;
 use crate::limits;
 use crate::peer::connect::was_not_sent;
 use crate::peer::header::Header;
@@ -76,7 +77,14 @@ pub(crate) async fn forward(running: &Running, request: Forwarded) -> Result<For
     };
     let header = Header { from: running.here, to: leader };
     let mut client = running.connector.shared(&peer_addr);
-    match tokio::time::timeout(left + limits::FORWARD_MARGIN, client.forward(header.request(message))).await {
+    let answered = tokio::select! {
+        answered = tokio::time::timeout(left + limits::FORWARD_MARGIN, client.forward(header.request(message))) => answered,
+        () = superseded(running, leader) => {
+            tracing::debug!(%leader, "another replica leads now; a request that was passed on has no answer");
+            return Err(ProposeError::Unknown);
+        }
+    };
+    match answered {
         Ok(Ok(response)) => Ok(parse_answer(response.into_inner())),
         // Refused before anybody looked at it, or never sent.
         Ok(Err(status)) if status.code() == Code::FailedPrecondition || was_not_sent(&status) => {
@@ -89,6 +97,19 @@ pub(crate) async fn forward(running: &Running, request: Forwarded) -> Result<For
         }
         Err(_) => Err(ProposeError::Unknown),
     }
+}
+
+/// Another replica leads. A leader that was stopped, or cut off, may never answer; one that handed over in good order
+/// still does, for which there is a little time.
+async fn superseded(running: &Running, leader: ReplicaId) {
+    let mut leadership = running.leadership.clone();
+    let is_over = leadership.wait_for(|now| match now {
+        Leadership::Following { leader: Some(now) } => *now != leader.0,
+        Leadership::Following { leader: None } => false,
+        Leadership::Rising | Leadership::Leading(_) | Leadership::Stopped => true,
+    });
+    let _ = is_over.await;
+    tokio::time::sleep(limits::FORWARD_MARGIN).await;
 }
 
 /// The answer as a message.

@@ -92,16 +92,19 @@ impl Cluster {
         self.replicas.keys().copied().collect()
     }
 
+    /// Where clients reach those replicas.
+    pub fn addrs(&self) -> Vec<String> {
+        self.running().into_iter().map(|number| self.addr(number)).collect()
+    }
+
     /// A client that asks only this replica.
     pub fn client_of(&self, number: u16) -> Result<Client> {
-        let addr = format!("http://{}", self.addr(number));
-        Ok(Client::builder().addrs(&addr).stay().deadline(Duration::from_secs(30)).build()?)
+        client_of(&self.addr(number))
     }
 
     /// A client that asks any of them.
     pub fn client(&self) -> Result<Client> {
-        let addrs: Vec<_> = self.running().into_iter().map(|number| self.addr(number)).collect();
-        Ok(Client::builder().addrs(&addrs.join(",")).deadline(Duration::from_secs(30)).build()?)
+        client(&self.addrs())
     }
 
     /// SIGKILL.
@@ -177,34 +180,52 @@ impl Cluster {
 
     /// Waits until `replicas` of them have the same state hash at the same index; gives that index and the hash.
     pub async fn same_hash(&self, replicas: usize) -> Result<(u64, String)> {
-        let client = self.client()?;
-        let ask = || async {
-            let cluster = client.get_cluster(v1::GetClusterRequest {}).await?.value;
-            let hashes: Vec<_> = cluster.replicas.iter().filter(|replica| !replica.state_hash.is_empty()).collect();
-            let Some(first) = hashes.first() else { return Ok(None) };
-            let at_one_index: Vec<_> =
-                hashes.iter().filter(|replica| replica.state_hash_index == first.state_hash_index).collect();
-            let differs = at_one_index.iter().find(|replica| replica.state_hash != first.state_hash);
-            assert!(differs.is_none(), "replicas have drifted apart: {cluster:?}");
-            let enough = at_one_index.len() == replicas;
-            Ok(enough.then(|| (first.state_hash_index, first.state_hash.clone())))
-        };
-        until("the same state hash", PATIENCE, ask).await
+        same_hash(&self.client()?, replicas).await
     }
 
     /// The whole audit log, as this replica has it.
     pub async fn audit(&self, number: u16) -> Result<Vec<v1::AuditRecord>> {
-        let client = self.client_of(number)?;
-        let mut records: Vec<v1::AuditRecord> = Vec::new();
-        loop {
-            let after = records.last().map_or(0, |record| record.sequence);
-            let request = v1::ListAuditRecordsRequest { after, page_size: Some(1_000), stale: false };
-            let page = client.list_audit_records(request).await?.value.records;
-            if page.is_empty() {
-                return Ok(records);
-            }
-            records.extend(page);
+        audit_log(&self.client_of(number)?).await
+    }
+}
+
+/// A client that asks only the replica at `addr`.
+pub fn client_of(addr: &str) -> Result<Client> {
+    Ok(Client::builder().addrs(&format!("http://{addr}")).stay().deadline(Duration::from_secs(30)).build()?)
+}
+
+/// A client that asks any of the replicas at `addrs`.
+pub fn client(addrs: &[String]) -> Result<Client> {
+    Ok(Client::builder().addrs(&addrs.join(",")).deadline(Duration::from_secs(30)).build()?)
+}
+
+/// Waits until `replicas` of them have the same state hash at the same index; gives that index and the hash.
+pub async fn same_hash(client: &Client, replicas: usize) -> Result<(u64, String)> {
+    let ask = || async {
+        let cluster = client.get_cluster(v1::GetClusterRequest {}).await?.value;
+        let hashes: Vec<_> = cluster.replicas.iter().filter(|replica| !replica.state_hash.is_empty()).collect();
+        let Some(first) = hashes.first() else { return Ok(None) };
+        let at_one_index: Vec<_> =
+            hashes.iter().filter(|replica| replica.state_hash_index == first.state_hash_index).collect();
+        let differs = at_one_index.iter().find(|replica| replica.state_hash != first.state_hash);
+        assert!(differs.is_none(), "replicas have drifted apart: {cluster:?}");
+        let enough = at_one_index.len() == replicas;
+        Ok(enough.then(|| (first.state_hash_index, first.state_hash.clone())))
+    };
+    until("the same state hash", PATIENCE, ask).await
+}
+
+/// The whole audit log, as this client sees it.
+pub async fn audit_log(client: &Client) -> Result<Vec<v1::AuditRecord>> {
+    let mut records: Vec<v1::AuditRecord> = Vec::new();
+    loop {
+        let after = records.last().map_or(0, |record| record.sequence);
+        let request = v1::ListAuditRecordsRequest { after, page_size: Some(1_000), stale: false };
+        let page = client.list_audit_records(request).await?.value.records;
+        if page.is_empty() {
+            return Ok(records);
         }
+        records.extend(page);
     }
 }
 
@@ -222,7 +243,7 @@ impl Drop for Cluster {
 }
 
 #[expect(unsafe_code, reason = "there is no safe way to send a signal in the standard library")]
-fn signal(pid: u32, which: i32) -> Result<()> {
+pub(crate) fn signal(pid: u32, which: i32) -> Result<()> {
     let pid = i32::try_from(pid)?;
     // SAFETY: the process is a child of this one that has not been waited for, so its pid is its own.
     let sent = unsafe { libc::kill(pid, which) };
@@ -231,10 +252,11 @@ fn signal(pid: u32, which: i32) -> Result<()> {
 }
 
 /// The first of `count` ports in a row that are free, as are those 1000 above.
-fn free_ports(count: u16) -> Result<u16> {
+pub(crate) fn free_ports(count: u16) -> Result<u16> {
     let own = std::process::id() as u16;
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
-    let mut candidates = (0..400).map(|n: u16| 31_000 + (own.wrapping_mul(11).wrapping_add(n * 17)) % 500 * 2 % 900);
+    // Below the ports that the system gives to outgoing connections.
+    let mut candidates = (0..400).map(|n: u16| 30_000 + (own.wrapping_mul(11).wrapping_add(n * 17)) % 500 * 2 % 900);
     let good = candidates.find(|base| (0..count).all(|n| free(base + n) && free(base + n + 1_000)));
     good.context("no free ports on the loopback address")
 }

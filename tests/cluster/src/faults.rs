@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Builds `faults/<name>.c` into `folder`; gives the library's path.
 pub fn build(name: &str, folder: &Path) -> Result<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("faults").join(name).with_extension("c");
+    let source = Path::new("faults").join(name).with_extension("c");
     let library = folder.join(name).with_extension("so");
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o"]).arg(&library).arg(&source);

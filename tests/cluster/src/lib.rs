@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod faults;
 pub mod http;
 pub mod load;
+pub mod local;
 pub mod power;
 
 use std::path::PathBuf;

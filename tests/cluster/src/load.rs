@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use ag_client::{Client, v1};
 use anyhow::{Context as _, Result, ensure};
+use sha2::{Digest as _, Sha256};
 use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, audit_log, client, client_of};
 
 /// What clients were told.
 #[derive(Default)]
@@ -48,12 +49,17 @@ pub struct Load {
 impl Load {
     /// Starts `clients` clients, each with a first address of its own.
     pub fn start(cluster: &Cluster, clients: usize) -> Result<Self> {
+        Self::start_on(&cluster.addrs(), clients)
+    }
+
+    /// The same, on a cluster that is reached there.
+    pub fn start_on(addrs: &[String], clients: usize) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut tasks = JoinSet::new();
-        let running = cluster.running();
         for number in 0..clients {
-            let mut addrs: Vec<_> = running.iter().map(|replica| cluster.addr(*replica)).collect();
-            addrs.rotate_left(number % running.len());
+            let mut addrs = addrs.to_vec();
+            let first = number % addrs.len();
+            addrs.rotate_left(first);
             let client = Client::builder().addrs(&addrs.join(",")).deadline(Duration::from_secs(20)).build()?;
             tasks.spawn(work(client, number, Arc::clone(&stop)));
         }
@@ -145,14 +151,19 @@ pub async fn all_jobs(client: &Client) -> Result<BTreeMap<String, v1::Job>> {
 
 /// Everything that was acknowledged is there, and nothing was completed twice.
 pub async fn check(cluster: &Cluster, told: &Told) -> Result<()> {
-    let jobs = all_jobs(&cluster.client()?).await?;
+    check_on(&cluster.addrs(), told).await
+}
+
+/// The same, on a cluster that is reached there.
+pub async fn check_on(addrs: &[String], told: &Told) -> Result<()> {
+    let jobs = all_jobs(&client(addrs)?).await?;
     let lost: Vec<_> = told.enqueued.iter().filter(|job_id| !jobs.contains_key(*job_id)).collect();
     ensure!(lost.is_empty(), "{} acknowledged jobs are lost, such as {:?}", lost.len(), lost.first());
     for job_id in told.completed.keys() {
         let state = jobs.get(job_id).map(v1::Job::state);
         ensure!(state == Some(v1::JobState::Completed), "{job_id} was completed, and is {state:?}");
     }
-    let audits = audits(cluster).await?;
+    let audits = audits(addrs).await?;
     let mut completions: BTreeMap<&str, u32> = BTreeMap::new();
     for record in audits.iter().filter(|record| record.verb == "complete" && record.outcome == "done") {
         *completions.entry(&record.job_id).or_default() += 1;
@@ -165,20 +176,31 @@ pub async fn check(cluster: &Cluster, told: &Told) -> Result<()> {
     Ok(())
 }
 
-/// The audit log, which is the same, byte for byte, on all running replicas.
-async fn audits(cluster: &Cluster) -> Result<Vec<v1::AuditRecord>> {
+/// The hash of a record with these canonical bytes, after one with this hash.
+fn hash_after(previous_hash: &str, canonical: &[u8]) -> Result<String> {
+    ensure!(previous_hash.len() == 64 && previous_hash.is_ascii(), "{previous_hash:?} is no hash");
+    let mut hasher = Sha256::new();
+    for place in (0..64).step_by(2) {
+        hasher.update([u8::from_str_radix(&previous_hash[place..place + 2], 16)?]);
+    }
+    hasher.update(canonical);
+    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// The audit log, which is the same, byte for byte, on all running replicas, and whose hashes are right.
+async fn audits(addrs: &[String]) -> Result<Vec<v1::AuditRecord>> {
     let mut first: Option<Vec<v1::AuditRecord>> = None;
-    for number in cluster.running() {
-        let records = cluster.audit(number).await?;
-        for pair in records.windows(2) {
-            ensure!(
-                pair[1].previous_hash == pair[0].hash && pair[1].sequence == pair[0].sequence + 1,
-                "the chain breaks"
-            );
+    for addr in addrs {
+        let records = audit_log(&client_of(addr)?).await?;
+        let mut hash = "0".repeat(64);
+        for (expected, record) in (1..).zip(&records) {
+            ensure!(record.sequence == expected && record.previous_hash == hash, "the chain breaks at {expected}");
+            hash = hash_after(&hash, &record.canonical)?;
+            ensure!(record.hash == hash, "record {expected} does not have the hash of its content");
         }
         match &first {
             None => first = Some(records),
-            Some(first) => ensure!(*first == records, "replica {number} has another audit log"),
+            Some(first) => ensure!(*first == records, "the replica at {addr} has another audit log"),
         }
     }
     first.context("no replica runs")

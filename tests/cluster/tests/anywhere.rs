@@ -116,6 +116,7 @@ async fn a_leader_that_was_away_takes_no_claim_away() -> Result<()> {
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     cluster.signal(old, libc::SIGCONT)?;
+    ensure!(beats >= 6, "only {beats} heartbeats in 7 s: calls hung on the leader that was stopped");
     cluster.same_hash(3).await?;
     let taken = cluster.client_of(old)?.claim_job(claim("other", 5)).await?.value.job;
     ensure!(taken.is_none(), "the claim was taken away: {taken:?}");

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use ag_client::v1;
-use ag_cluster_tests::cluster::Cluster;
-use ag_cluster_tests::load::{Load, check};
+use ag_cluster_tests::cluster::{Cluster, client, same_hash};
+use ag_cluster_tests::load::{Load, check, check_on};
+use ag_cluster_tests::local::Local;
 use ag_cluster_tests::until;
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 /// Waits until the clients have been at work for this long.
 async fn work_for(duration: Duration) {
@@ -45,6 +46,47 @@ async fn a_leader_killed_under_load_and_then_all_replicas_lose_nothing() -> Resu
     let (log_index, hash) = cluster.same_hash(3).await?;
     println!("all killed and restarted: nothing lost; state hash {hash} at {log_index} on all three");
     Ok(())
+}
+
+/// The same, on the cluster that `ag local` runs and keeps up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_replicas_of_ag_local_are_killed_and_lose_nothing() -> Result<()> {
+    let local = Local::start(3).await?;
+    let addrs = local.addrs();
+    let load = Load::start_on(&addrs, 8)?;
+    work_for(Duration::from_secs(5)).await;
+    let leader = leader_addr(&addrs).await?;
+    let pid_of_leader = local.replicas().into_values().find(|(addr, _)| *addr == leader).map(|(_, pid)| pid);
+    local.kill(pid_of_leader.context("the leader is one of them")?)?;
+    work_for(Duration::from_secs(8)).await;
+    let mut told = load.stop().await?;
+    let gap = told.longest_gap();
+    println!(
+        "ag local, leader killed: {} enqueued, {} completed, {} failed calls, longest gap {} ms",
+        told.enqueued.len(),
+        told.completed.len(),
+        told.failures.len(),
+        gap.as_millis()
+    );
+    ensure!(gap < Duration::from_secs(5), "no success for {} ms", gap.as_millis());
+    ensure!(told.completed.len() > 100, "too little was done to show anything");
+
+    let pids: Vec<_> = local.replicas().into_values().map(|(_, pid)| pid).collect();
+    pids.iter().try_for_each(|pid| local.kill(*pid))?;
+    local.restarted(&pids).await?;
+    check_on(&addrs, &told).await?;
+    let (log_index, hash) = same_hash(&client(&addrs)?, 3).await?;
+    println!("ag local, all killed and restarted: nothing lost; state hash {hash} at {log_index} on all three");
+    Ok(())
+}
+
+async fn leader_addr(addrs: &[String]) -> Result<String> {
+    let client = client(addrs)?;
+    let ask = || async {
+        let cluster = client.get_cluster(v1::GetClusterRequest {}).await?.value;
+        Ok(cluster.replicas.into_iter().find(|replica| Some(replica.id) == cluster.leader).map(|leader| leader.addr))
+    };
+    until("a leader", Duration::from_secs(30), ask).await
 }
 
 /// Kind E. The leader is killed while a thousand claims are held: none of them lapses for it.

@@ -18,7 +18,7 @@ pub const PRINCIPALS: [(&str, &str); 3] = [("operator", "admin"), ("builds", "pr
 
 /// The folder `deploy/` of this checkout.
 pub fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
+    Path::new("../../deploy").canonicalize().unwrap()
 }
 
 /// A binary of this workspace: the one that the environment variable names, else the one in the target folder of this

@@ -133,7 +133,7 @@ fn not_run(error: ClusterError) -> NotRun {
 fn failure(error: &ClusterError) -> Failure {
     match error {
         ClusterError::Propose { source, .. } => Failure::propose(source),
-        ClusterError::Rejected(rejection) => Failure::rejection(rejection, Verb::Other, None),
+        ClusterError::Rejected(rejection) => Failure::rejection(rejection, Verb::Cluster, None),
         ClusterError::Unreachable { .. } => Failure::new(Code::Unavailable, "REPLICA_UNREACHABLE", error.to_string()),
         ClusterError::Refused { .. } => Failure::new(Code::FailedPrecondition, "CLUSTER", error.to_string()),
         ClusterError::TimedOut { .. } => Failure::new(Code::DeadlineExceeded, "DEADLINE_EXCEEDED", error.to_string()),

@@ -88,7 +88,7 @@ pub(super) async fn enqueue_jobs(
 }
 
 async fn enqueue(service: &Service, call: &Call, enqueue: Enqueue) -> Result<(Vec<Enqueued>, LogPosition), NotRun> {
-    match propose(service, call, Operation::Enqueue(enqueue), Verb::Other).await? {
+    match propose(service, call, Operation::Enqueue(enqueue), Verb::Enqueue).await? {
         (Outcome::Enqueued(enqueued), at) => Ok((enqueued, at)),
         (other, _) => Err(unexpected(&other).into()),
     }
@@ -120,7 +120,7 @@ async fn claim_some(
 ) -> Result<(Vec<Job>, LogPosition), NotRun> {
     let actor = Actor::Principal(call.caller.principal.clone());
     let answered = service.replica.claim(actor, claim, Duration::from_millis(wait_ms), call.deadline).await?;
-    match accept(service, answered.outcome, answered.applied_at, Verb::Other)? {
+    match accept(service, answered.outcome, answered.applied_at, Verb::Claim)? {
         (Outcome::Claimed(jobs), at) => Ok((jobs, at)),
         (other, _) => Err(unexpected(&other).into()),
     }
@@ -132,10 +132,10 @@ pub(super) async fn heartbeat_job(
     request: v1::HeartbeatJobRequest,
 ) -> Result<Reply, NotRun> {
     let heartbeat = request::heartbeat(request)?;
-    match propose(service, call, Operation::Heartbeat(vec![heartbeat]), Verb::Claim).await? {
+    match propose(service, call, Operation::Heartbeat(vec![heartbeat]), Verb::Heartbeat).await? {
         (Outcome::Heartbeats(results), at) => match results.first() {
             Some(Ok(extended)) => Ok(reply(&answer::heartbeat(extended), Some(at))),
-            Some(Err(rejection)) => Err(refuse(service, rejection, Verb::Claim, at)),
+            Some(Err(rejection)) => Err(refuse(service, rejection, Verb::Heartbeat, at)),
             None => Err(unexpected(&Outcome::Heartbeats(results)).into()),
         },
         (other, _) => Err(unexpected(&other).into()),
@@ -149,7 +149,7 @@ pub(super) async fn heartbeat_jobs(
 ) -> Result<Reply, NotRun> {
     let heartbeats = request::heartbeats(request)?;
     let (Outcome::Heartbeats(results), at) =
-        propose(service, call, Operation::Heartbeat(heartbeats), Verb::Claim).await?
+        propose(service, call, Operation::Heartbeat(heartbeats), Verb::Heartbeat).await?
     else {
         return Err(unexpected(&Outcome::Done).into());
     };
@@ -159,7 +159,7 @@ pub(super) async fn heartbeat_jobs(
             heartbeat: Some(answer::heartbeat(extended)),
         },
         Err(rejection) => {
-            let status = Some(entry_status(service, rejection, Verb::Claim));
+            let status = Some(entry_status(service, rejection, Verb::Heartbeat));
             v1::HeartbeatJobResult { status, heartbeat: None }
         }
     });
@@ -167,12 +167,12 @@ pub(super) async fn heartbeat_jobs(
 }
 
 fn refuse(service: &Service, rejection: &Rejection, verb: Verb, at: LogPosition) -> NotRun {
-    service.metrics.refused(rejection);
+    service.metrics.refused(verb, rejection);
     Failure::rejection(rejection, verb, Some(at)).into()
 }
 
 fn entry_status(service: &Service, rejection: &Rejection, verb: Verb) -> v1::EntryStatus {
-    service.metrics.refused(rejection);
+    service.metrics.refused(verb, rejection);
     let failure = Failure::rejection(rejection, verb, None);
     v1::EntryStatus { code: failure.code as i32, message: failure.message, reason: failure.reason }
 }
@@ -222,7 +222,7 @@ pub(super) async fn complete_jobs(
 }
 
 pub(super) async fn fail_job(service: &Service, call: &Call, request: v1::FailJobRequest) -> Result<Reply, NotRun> {
-    change_job(service, call, Operation::Fail(request::fail(request)?), Verb::Claim).await
+    change_job(service, call, Operation::Fail(request::fail(request)?), Verb::Fail).await
 }
 
 pub(super) async fn release_job(
@@ -230,7 +230,7 @@ pub(super) async fn release_job(
     call: &Call,
     request: &v1::ReleaseJobRequest,
 ) -> Result<Reply, NotRun> {
-    change_job(service, call, Operation::Release(request::release(request)?), Verb::Claim).await
+    change_job(service, call, Operation::Release(request::release(request)?), Verb::Release).await
 }
 
 pub(super) async fn cancel_job(
@@ -239,12 +239,12 @@ pub(super) async fn cancel_job(
     request: &v1::CancelJobRequest,
 ) -> Result<Reply, NotRun> {
     let job_id = request::job_id("job_id", &request.job_id)?.unwrap_or(NO_JOB);
-    change_job(service, call, Operation::Cancel(job_id), Verb::Other).await
+    change_job(service, call, Operation::Cancel(job_id), Verb::Cancel).await
 }
 
 pub(super) async fn retry_job(service: &Service, call: &Call, request: &v1::RetryJobRequest) -> Result<Reply, NotRun> {
     let job_id = request::job_id("job_id", &request.job_id)?.unwrap_or(NO_JOB);
-    change_job(service, call, Operation::Retry(job_id), Verb::Other).await
+    change_job(service, call, Operation::Retry(job_id), Verb::Retry).await
 }
 
 /// The number that no job has.
@@ -261,7 +261,7 @@ pub(super) async fn get_job(service: &Service, call: &Call, request: &v1::GetJob
     let job_id = request::job_id("job_id", &request.job_id)?;
     let at = barrier(service, call, request.stale).await?;
     let job = job_id.and_then(|job_id| service.replica.read(|state| state.job(job_id).cloned()));
-    let job = job.ok_or_else(|| Failure::rejection(&Rejection::JobNotFound, Verb::Other, at))?;
+    let job = job.ok_or_else(|| Failure::rejection(&Rejection::JobNotFound, Verb::Get, at))?;
     Ok(reply(&show(service, &job, View::Whole)?, at))
 }
 

@@ -88,7 +88,7 @@ fn accept(
 ) -> Result<(Outcome, LogPosition), NotRun> {
     match outcome {
         Outcome::Rejected(rejection) => {
-            service.metrics.refused(&rejection);
+            service.metrics.refused(verb, &rejection);
             Err(Failure::rejection(&rejection, verb, Some(applied_at)).into())
         }
         outcome => Ok((outcome, applied_at)),

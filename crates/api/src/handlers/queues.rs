@@ -58,7 +58,7 @@ pub(super) async fn update_queue(
 ) -> Result<Reply, NotRun> {
     let update = request::update_queue(request)?;
     let name = update.queue.clone();
-    match propose(service, call, Operation::UpdateQueue(update), Verb::Other).await? {
+    match propose(service, call, Operation::UpdateQueue(update), Verb::UpdateQueue).await? {
         (Outcome::Queue(policy), at) => {
             let shown = service.replica.read(|state| show(state, &name, wall_now()));
             let shown = shown.map(|queue| v1::Queue {

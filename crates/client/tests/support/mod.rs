@@ -81,7 +81,7 @@ impl<S: Script> Fake<S> {
     pub fn start_at(addr: SocketAddr, script: Arc<S>) -> Self {
         // A runtime of its own, so that dropping it cuts every connection as the death of a process does.
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on_elsewhere(async move { tokio::net::TcpListener::bind(addr).await.unwrap() });
+        let listener = runtime.block_on_elsewhere(bind(addr));
         let addr = listener.local_addr().unwrap();
         let server = Server::builder().add_service(scripted(Arc::clone(&script)));
         runtime.spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
@@ -98,7 +98,10 @@ impl<S> Fake<S> {
 
     fn stop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
+            // On a thread of its own, as no runtime may end within another, and to the end: until its listener is
+            // closed, a successor cannot listen at the same place.
+            let stopped = std::thread::spawn(move || runtime.shutdown_timeout(Duration::from_secs(20))).join();
+            assert!(stopped.is_ok() || std::thread::panicking(), "a fake that did not stop");
         }
     }
 }
@@ -106,6 +109,19 @@ impl<S> Fake<S> {
 impl<S> Drop for Fake<S> {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Listens at `addr`. Whoever else was given that port while its owner was dead keeps it for a moment only.
+async fn bind(addr: SocketAddr) -> tokio::net::TcpListener {
+    let deadline = Instant::now() + Duration::from_secs(15);
+    loop {
+        match tokio::net::TcpListener::bind(addr).await {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            bound => return bound.unwrap(),
+        }
     }
 }
 

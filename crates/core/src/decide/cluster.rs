@@ -53,7 +53,12 @@ fn init_cluster(state: &State, actor: &Actor, init: InitCluster) -> Verdict {
     if init.members.len() > limits::REPLICAS_MAX {
         return refuse(Rejection::TooManyReplicas { max: limits::REPLICAS_MAX as u64 });
     }
-    let event = AuditEvent::new(actor, "init_cluster", "done").detail("cluster_id", init.cluster_id);
+    let mut event = AuditEvent::new(actor, "init_cluster", "done").detail("cluster_id", init.cluster_id);
+    for member in &init.members {
+        let Member { replica_id, addr, peer_addr, release, min_version, max_version } = member;
+        let told = format!("{addr} {peer_addr} {release} {min_version}-{max_version}");
+        event = event.detail(&format!("replica_{replica_id}"), told);
+    }
     let last = init.members.iter().map(|member| member.replica_id.0).max().unwrap_or(0);
     let mut changes = vec![Change::ClusterId(init.cluster_id), Change::NextReplicaId(ReplicaId(last + 1))];
     changes.extend(init.members.into_iter().map(Change::PutMember));

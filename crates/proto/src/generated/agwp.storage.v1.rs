@@ -624,6 +624,9 @@ pub struct Meta {
     /// The sum over all rows, 32 bytes.
     #[prost(bytes = "bytes", tag = "11")]
     pub row_sum: ::prost::bytes::Bytes,
+    /// The head of the chain of hashes over what is stored beside the rows, 32 bytes.
+    #[prost(bytes = "bytes", tag = "12")]
+    pub content_head: ::prost::bytes::Bytes,
 }
 /// Where a job stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]

@@ -163,6 +163,7 @@ pub fn encode_meta(meta: &Meta, out: &mut Vec<u8>) {
         audit_sequence: meta.audit_head.sequence,
         audit_hash: Bytes::copy_from_slice(&meta.audit_head.hash.0),
         row_sum: Bytes::copy_from_slice(&meta.rows.to_bytes()),
+        content_head: Bytes::copy_from_slice(&meta.content_head.0),
     };
     put(out, &message);
 }
@@ -346,6 +347,7 @@ fn meta_of(message: pb::Meta) -> Result<Meta, FieldError> {
             hash: Digest(array("audit_hash", &message.audit_hash)?),
         },
         rows: RowSum::from_bytes(array("row_sum", &message.row_sum)?),
+        content_head: Digest(array("content_head", &message.content_head)?),
     })
 }
 

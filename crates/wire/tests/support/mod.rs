@@ -284,7 +284,7 @@ pub fn answer() -> impl Strategy<Value = Answer> {
 
 pub fn meta() -> impl Strategy<Value = Meta> {
     let small = (any::<u32>(), any::<bool>(), any::<[u64; 6]>());
-    (any::<[u8; 16]>(), small, any::<[u8; 32]>(), any::<[u8; 32]>()).prop_map(|(cluster_id, small, hash, rows)| {
+    (any::<[u8; 16]>(), small, any::<[[u8; 32]; 3]>()).prop_map(|(cluster_id, small, [hash, rows, content])| {
         let (cluster_version, version_held, numbers) = small;
         Meta {
             cluster_id: ClusterId(cluster_id),
@@ -297,6 +297,7 @@ pub fn meta() -> impl Strategy<Value = Meta> {
             reply_number: numbers[4],
             audit_head: AuditHead { sequence: numbers[5], hash: Digest(hash) },
             rows: RowSum::from_bytes(rows),
+            content_head: Digest(content),
         }
     })
 }
