@@ -10,8 +10,8 @@ use crate::builder::ConfigError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pings find connections whose other end is gone without a word, such as behind a cut cable or a stopped process.
-const PING_EVERY: Duration = Duration::from_secs(2);
-const PING_TIMEOUT: Duration = Duration::from_secs(3);
+const PING_EVERY: Duration = Duration::from_secs(1);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
 /// For how long a hint to an address that could not be reached is not followed again.
 const AVOID_FOR: Duration = Duration::from_secs(5);
 

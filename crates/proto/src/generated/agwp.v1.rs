@@ -1398,7 +1398,8 @@ pub struct Job {
     /// How often a claim was given back unused.
     #[prost(uint32, tag = "20")]
     pub releases: u32,
-    /// The lease that its claims get when they name none.
+    /// While it is claimed, the length of its claim's lease, which heartbeats that name none extend it by; else the lease
+    /// that claims which name none get.
     #[prost(message, optional, tag = "21")]
     pub lease: ::core::option::Option<::prost_types::Duration>,
     /// The state is CLAIMED and the lease has run out.
