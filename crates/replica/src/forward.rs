@@ -77,8 +77,9 @@ pub(crate) async fn forward(running: &Running, request: Forwarded) -> Result<For
     };
     let header = Header { from: running.here, to: leader };
     let mut client = running.connector.shared(&peer_addr);
+    let forwarded = client.forward(header.request(message));
     let answered = tokio::select! {
-        answered = tokio::time::timeout(left + limits::FORWARD_MARGIN, client.forward(header.request(message))) => answered,
+        answered = tokio::time::timeout(left + limits::FORWARD_MARGIN, forwarded) => answered,
         () = superseded(running, leader) => {
             tracing::debug!(%leader, "another replica leads now; a request that was passed on has no answer");
             return Err(ProposeError::Unknown);
