@@ -66,6 +66,8 @@ BAD = {
     "job_id": ["", "j" * 129],
     "paused": [],
     "concurrency_limit": [],
+    "fencing": [99],
+    "fencing_token": [2**32, 2**64 - 1],
 }
 
 VALID = {
@@ -119,10 +121,28 @@ def call(channel, path, data):
     return channel.unary_unary(path, lambda bytes_: bytes_, lambda bytes_: bytes_)(data, timeout=30)
 
 
-def refusal(channel, path, data):
-    """The code, the reason and the named field of a call that must be refused."""
+ENTRIES_ALONE = {"heartbeats": "HeartbeatJobsResponse", "completions": "CompleteJobsResponse"}
+"""Batches of which each entry is refused alone, in its own status."""
+
+
+def reason_for(field):
+    return "INVALID_FENCING_TOKEN" if field.endswith("fencing_token") else "INVALID_FIELD"
+
+
+def entry_refusal(status):
+    """The code, the reason and the named field of an entry's status, as a message or as JSON."""
+    code, reason, message = (status.get(key, "") for key in ("code", "reason", "message"))
+    code = next((known for known in grpc.StatusCode if known.value[0] == (code or 0)), None)
+    return code, reason, message.split(":")[0]
+
+
+def refusal(channel, path, data, answers=None):
+    """The code, the reason and the named field of a call, or of a batch's only entry, that must be refused."""
     try:
-        call(channel, path, data)
+        answer = call(channel, path, data)
+        if answers:
+            results = json_format.MessageToDict(answers.FromString(answer)).get("results") or [{}]
+            return entry_refusal(results[0].get("status", {}))
     except grpc.RpcError as error:
         info = error_details_pb2.ErrorInfo()
         details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin")
@@ -160,7 +180,7 @@ def requests(stubs, held):
 
 
 def entries(path, kind, batch, held):
-    """The third entry of a batch is bad, and named with its place."""
+    """An entry of a batch is bad, and named with its place: the third, or the only one where each stands alone."""
     good = valid_entry(batch.message_type, batch.name, held)
     yield path, batch.name, build(kind, {})
     yield path, batch.name, with_entries(kind, batch, [good] * 1001)
@@ -169,7 +189,8 @@ def entries(path, kind, batch, held):
             bad = type(good)()
             bad.CopyFrom(good)
             put(bad, field.name, value)
-            yield path, f"{batch.name}[2].{field.name}", with_entries(kind, batch, [good, good, bad])
+            before = [] if batch.name in ENTRIES_ALONE else [good, good]
+            yield path, f"{batch.name}[{len(before)}].{field.name}", with_entries(kind, batch, before + [bad])
 
 
 def valid_entry(kind, batch, held):
@@ -194,9 +215,11 @@ def test_every_field_of_every_request_by_grpc(server, stubs, channel, held):
     before = server.state()
     tried, wrong = 0, []
     for path, field, message in requests(stubs, held):
-        code, reason, named = refusal(channel, path, message.SerializeToString())
+        alone = ENTRIES_ALONE.get(field.split("[")[0]) if "[" in field else None
+        answers = alone and message_factory.GetMessageClass(stubs["job"].DESCRIPTOR.message_types_by_name[alone])
+        code, reason, named = refusal(channel, path, message.SerializeToString(), answers)
         tried += 1
-        if (code, reason) != (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD") or not same_field(named, field):
+        if (code, reason) != (grpc.StatusCode.INVALID_ARGUMENT, reason_for(field)) or not same_field(named, field):
             wrong.append((path, field, str(message)[-120:], code, reason, named))
     print(f"{tried} bad requests by gRPC")
     assert not wrong, "\n".join(map(str, wrong))
@@ -235,9 +258,12 @@ def test_every_field_of_every_request_by_http(server, stubs, held):
             continue
         status, _, answer = server.http.send(*form)
         details = (answer.get("details") or [{}])[0]
-        named = details.get("metadata", {}).get("field", "")
+        reason, named = details.get("reason"), details.get("metadata", {}).get("field", "")
+        if status == 200 and "[" in field and field.split("[")[0] in ENTRIES_ALONE:
+            code, reason, named = entry_refusal(answer["results"][0]["status"])
+            status = 400 if code == grpc.StatusCode.INVALID_ARGUMENT else status
         tried += 1
-        if (status, details.get("reason")) != (400, "INVALID_FIELD") or not same_field(named, field):
+        if (status, reason) != (400, reason_for(field)) or not same_field(named, field):
             wrong.append((form[1], field, str(form[2])[-120:], status, answer))
     print(f"{tried} bad requests by HTTP")
     assert not wrong, "\n".join(map(str, wrong))
@@ -253,6 +279,8 @@ WRONG_JSON = {
     descriptor.FieldDescriptor.TYPE_BOOL: [b"5", b'"x"', b"{}"],
     descriptor.FieldDescriptor.TYPE_INT32: [b'"x"', b"1.5", b"2147483648", b"-2147483649", b"{}", b"[1]", b"true"],
     descriptor.FieldDescriptor.TYPE_UINT32: [b'"x"', b"1.5", b"-1", b"4294967296", b"{}", b'"18446744073709551616"'],
+    descriptor.FieldDescriptor.TYPE_UINT64: [b'"x"', b"1.5", b"-1", b"{}", b'"18446744073709551616"', b"true"],
+    descriptor.FieldDescriptor.TYPE_ENUM: [b'"NONE"', b"1.5", b"{}", b"true"],
     descriptor.FieldDescriptor.TYPE_MESSAGE: [b"5", b'"x"', b"[]", b"true", b'"99999999999999999999s"'],
 }
 
@@ -272,7 +300,7 @@ def test_every_field_of_the_wrong_type(server, stubs, held):
                 body = b'{"%s": %s}' % (field.json_name.encode(), value)
                 status, _, answer = server.http.send("POST", form[1], body)
                 tried += 1
-                if status != 400 or answer["details"][0]["reason"] != "INVALID_FIELD":
+                if status != 400 or answer["details"][0]["reason"] != reason_for(field.name):
                     wrong.append((form[1], body, status, answer))
     print(f"{tried} fields of the wrong type")
     assert not wrong, "\n".join(map(str, wrong))

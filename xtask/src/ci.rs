@@ -1,7 +1,6 @@
 //! `cargo xtask ci`: everything that must hold, the cheap first. `cargo xtask fix`: what a program can repair.
 
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -57,7 +56,7 @@ fn clippy(root: &Path) -> Result<()> {
 fn documentation(root: &Path) -> Result<()> {
     let arguments = ["doc", "--locked", "--workspace", "--no-deps", "--document-private-items", "--quiet"];
     let flags = if is_oldest_compiler(root)? { "--deny=warnings" } else { "--warn=warnings" };
-    let mut command = Command::new(repo::cargo());
+    let mut command = repo::cargo_command();
     let status = command.args(arguments).env("RUSTDOCFLAGS", flags).current_dir(root).status();
     let status = status.context("start cargo doc")?;
     if !status.success() {
@@ -80,7 +79,7 @@ fn is_release(version: &str, oldest: &str) -> bool {
 }
 
 fn tests(root: &Path, extent: Extent) -> Result<()> {
-    let nextest = Command::new(repo::cargo()).args(["nextest", "--version"]).output();
+    let nextest = repo::cargo_command().args(["nextest", "--version"]).output();
     let ignored = extent == Extent::Long;
     if nextest.is_ok_and(|output| output.status.success()) {
         let mut arguments = vec!["nextest", "run", "--locked", "--workspace"];
@@ -98,7 +97,7 @@ fn tests(root: &Path, extent: Extent) -> Result<()> {
 }
 
 fn cargo(root: &Path, arguments: &[&str]) -> Result<()> {
-    let status = Command::new(repo::cargo())
+    let status = repo::cargo_command()
         .args(arguments)
         .current_dir(root)
         .status()

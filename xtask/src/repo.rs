@@ -70,8 +70,21 @@ pub fn cargo_metadata(root: &Path, arguments: &[&str]) -> Result<Value> {
 }
 
 /// The cargo that runs this.
-pub fn cargo() -> String {
+fn cargo() -> String {
     std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned())
+}
+
+/// The cargo that runs this, without what `cargo run` says of this package: build scripts look at it, and would compile
+/// their crates anew.
+pub fn cargo_command() -> Command {
+    let mut command = Command::new(cargo());
+    for (key, _) in std::env::vars_os() {
+        let text = key.to_string_lossy();
+        if ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_", "CARGO_CRATE_"].iter().any(|start| text.starts_with(start)) {
+            command.env_remove(&key);
+        }
+    }
+    command
 }
 
 /// Prints the problems, and fails if there is one.

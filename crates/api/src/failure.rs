@@ -2,6 +2,7 @@
 
 use ag_core::name::{FieldError, LogPosition};
 use ag_core::rejection::Rejection;
+use ag_proto::v1;
 use ag_replica::ProposeError;
 use bytes::Bytes;
 use std::time::Duration;
@@ -77,7 +78,9 @@ impl Failure {
 
     /// A field that breaks its bound.
     pub fn field(error: &FieldError) -> Self {
-        let mut failure = Self::new(Code::InvalidArgument, "INVALID_FIELD", error.to_string());
+        let is_token = error.field.ends_with("fencing_token") || error.field.ends_with("fencingToken");
+        let reason = if is_token { "INVALID_FENCING_TOKEN" } else { "INVALID_FIELD" };
+        let mut failure = Self::new(Code::InvalidArgument, reason, error.to_string());
         failure.facts = vec![("field".into(), error.field.clone()), ("bound".into(), error.bound.clone())];
         failure
     }
@@ -101,11 +104,14 @@ impl Failure {
             | Rejection::TooManyQueues { max }
             | Rejection::TooManyReplicas { max } => failure.facts = vec![("limit".into(), max.to_string())],
             Rejection::JobNotFound
+            | Rejection::FencingTokenRequired
+            | Rejection::StaleFencingToken
             | Rejection::ClaimLost
             | Rejection::JobNotRetryable
             | Rejection::DedupeKeyTaken
             | Rejection::ClusterExists
             | Rejection::ClusterVersion { .. }
+            | Rejection::FencingNotSupported { .. }
             | Rejection::ReplicaNotFound => {}
         }
         failure
@@ -173,6 +179,11 @@ impl Failure {
         failure
     }
 
+    /// The status of one entry of a batch.
+    pub fn entry_status(self) -> v1::EntryStatus {
+        v1::EntryStatus { code: self.code as i32, message: self.message, reason: self.reason }
+    }
+
     /// The HTTP status of the contract's table.
     pub fn http_status(&self) -> http::StatusCode {
         match self.code {
@@ -220,7 +231,8 @@ impl From<FieldError> for Failure {
     }
 }
 
-/// A lost claim is a failed precondition to a completion, and a claim that is not there to the other verbs.
+/// A lost claim, and an older one, is a failed precondition to a completion, and a claim that is not there to the other
+/// verbs.
 fn code_of(rejection: &Rejection, verb: Verb) -> Code {
     match rejection {
         Rejection::RequestIdReused => Code::InvalidArgument,
@@ -228,11 +240,14 @@ fn code_of(rejection: &Rejection, verb: Verb) -> Code {
             Code::ResourceExhausted
         }
         Rejection::JobNotFound | Rejection::ReplicaNotFound => Code::NotFound,
-        Rejection::ClaimLost if verb.is_of_a_claim() => Code::NotFound,
-        Rejection::ClaimLost => Code::FailedPrecondition,
-        Rejection::AlreadyCompleted { .. } | Rejection::JobNotRetryable | Rejection::ClusterVersion { .. } => {
+        Rejection::ClaimLost | Rejection::StaleFencingToken if verb.is_of_a_claim() => Code::NotFound,
+        Rejection::ClaimLost | Rejection::StaleFencingToken | Rejection::FencingTokenRequired => {
             Code::FailedPrecondition
         }
+        Rejection::AlreadyCompleted { .. }
+        | Rejection::JobNotRetryable
+        | Rejection::ClusterVersion { .. }
+        | Rejection::FencingNotSupported { .. } => Code::FailedPrecondition,
         Rejection::DedupeKeyTaken | Rejection::ClusterExists => Code::AlreadyExists,
     }
 }

@@ -134,15 +134,13 @@ impl Route {
             let value = decoded(&value.replace('+', " ")).ok_or_else(malformed)?;
             let field = self.input.get_field_by_name(&name).or_else(|| self.input.get_field_by_json_name(&name));
             let Some(field) = field else { continue };
+            if let Some(error) = json::unknown_name(&field, &value) {
+                return Err(error);
+            }
             let value = match (field.kind(), value.as_str()) {
                 (Kind::Bool, "true" | "") => Value::Bool(true),
                 (Kind::Bool, "false") => Value::Bool(false),
                 (Kind::Bool, _) => return Err(FieldError::new(name, "must be true or false")),
-                // An unknown name would be ignored like an unknown field, and the answer be for another question.
-                (Kind::Enum(known), text) if known.get_value_by_name(text).is_none() => {
-                    let names: Vec<_> = known.values().map(|value| value.name().to_owned()).collect();
-                    return Err(FieldError::new(name, format!("must be one of {}", names.join(", "))));
-                }
                 _ => Value::String(value),
             };
             match (field.cardinality(), object.entry(field.name().to_owned()).or_insert(Value::Null)) {

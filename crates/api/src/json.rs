@@ -2,7 +2,9 @@
 
 use ag_core::name::FieldError;
 use prost::Message as _;
-use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor, SerializeOptions};
+use prost_reflect::{
+    DescriptorPool, DeserializeOptions, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, SerializeOptions,
+};
 use serde_json::{Map, Value};
 
 /// The descriptors of `agwp.v1`.
@@ -59,8 +61,26 @@ pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, FieldError> {
     }
 }
 
+/// The names that a field may have, if it has names and `text` is none of them. The mapping itself would ignore it, like a
+/// field that is not known, and something else be done than was asked for.
+pub fn unknown_name(field: &FieldDescriptor, text: &str) -> Option<FieldError> {
+    match field.kind() {
+        Kind::Enum(known) if known.get_value_by_name(text).is_none() => {
+            let names: Vec<_> = known.values().map(|value| value.name().to_owned()).collect();
+            Some(FieldError::new(field.name(), format!("must be one of {}", names.join(", "))))
+        }
+        _ => None,
+    }
+}
+
 /// Encodes the message that an object stands for. Fields that this release does not know are ignored.
 pub fn encode(descriptor: &MessageDescriptor, object: Map<String, Value>) -> Result<Vec<u8>, FieldError> {
+    for field in descriptor.fields() {
+        let value = object.get(field.name()).or_else(|| object.get(field.json_name()));
+        if let Some(error) = value.and_then(Value::as_str).and_then(|text| unknown_name(&field, text)) {
+            return Err(error);
+        }
+    }
     let options = DeserializeOptions::new().deny_unknown_fields(false);
     let mut track = serde_path_to_error::Track::new();
     let deserializer = serde_path_to_error::Deserializer::new(Value::Object(object), &mut track);

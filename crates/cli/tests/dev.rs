@@ -70,6 +70,36 @@ fn exit_codes_tell_the_kinds_of_refusals_apart() {
     assert_eq!(ran.code, UNAVAILABLE, "{}", ran.stderr);
 }
 
+/// Field report T06: what the real server refuses, the development server refuses too.
+#[test]
+fn a_stale_claim_is_refused_by_the_development_server_too() {
+    let dev = Dev::start();
+    let patience = Instant::now() + std::time::Duration::from_secs(20);
+    while dev.json(&["cluster", "status", "--json"])["clusterVersion"] != 2 {
+        assert!(Instant::now() < patience, "the cluster version does not rise");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let job_id = dev.enqueue("q");
+    let claim = |lease| dev.json(&["job", "claim", "--queue", "q", "--worker", "w", "--wait", "10s", "--lease", lease]);
+    let old = claim("100ms")["attempts"].to_string();
+    let new = claim("60s")["attempts"].to_string();
+    assert_eq!((old.as_str(), new.as_str()), ("1", "2"));
+    for (verb, code) in [("heartbeat", NOT_FOUND), ("fail", NOT_FOUND), ("release", NOT_FOUND), ("complete", REFUSED)] {
+        let ran = dev.run(&["job", verb, &job_id, "--worker", "w", "--fencing-token", &old]);
+        assert_eq!(ran.code, code, "{verb}: {}", ran.stderr);
+        assert!(ran.stderr.contains("STALE_FENCING_TOKEN") && ran.stdout.is_empty(), "{verb}: {}", ran.stderr);
+    }
+    let over = dev.run(&["job", "complete", &job_id, "--worker", "w", "--fencing-token", "4294967296"]);
+    assert!(over.code == USAGE && over.stderr.contains("fencing_token"), "{}", over.stderr);
+    dev.json(&["queue", "set", "q", "--fencing", "required"]);
+    assert!(dev.text(&["queue", "list"]).contains("required"), "{}", dev.text(&["queue", "list"]));
+    let without = dev.run(&["job", "complete", &job_id, "--worker", "w"]);
+    assert!(without.code == REFUSED && without.stderr.contains("FENCING_TOKEN_REQUIRED"), "{}", without.stderr);
+    let done = dev.json(&["job", "complete", &job_id, "--worker", "w", "--fencing-token", &new]);
+    assert_eq!((&done["state"], &done["fenced"]), (&"COMPLETED".into(), &true.into()));
+    assert_eq!(dev.json(&["job", "get", &job_id])["attempts"], 2);
+}
+
 #[test]
 fn verbs_change_the_state_of_a_job() {
     let dev = Dev::start();

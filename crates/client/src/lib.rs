@@ -22,8 +22,13 @@
 //! | all reads | the error is one of the connection, or says that the service is unavailable |
 //! | enqueue, claim, complete, and their batches | the same; the client puts in a random `request_id` where there is none, and the service gives the first answer again. A batch of completions needs the one of the batch only |
 //! | heartbeats | the same: they only ever extend a lease, and a second one extends it to the same end or a later one |
-//! | release | the same: a claim that was given back cannot be given back again, so a repeat is refused as lost. The one exception costs work, never a result: while the answer was lost, a claimer with the same label may have been given the job again, and then loses that claim, unused |
+//! | release | the same: a claim that was given back cannot be given back again, so a repeat is refused as lost. Without a fencing token there is one exception, which costs work and never a result: while the answer was lost, a claimer with the same label may have been given the job again, and then loses that claim, unused |
 //! | fail, cancel, retry, update of a queue, changes of the cluster | only when it is certain that nothing was proposed: the connection could not be made, or the answer says so |
+//!
+//! # Claims
+//!
+//! Calls on a claim take a [`Claim`], which [`Claim::of`] makes of the claimed job: it carries the claim's number, the
+//! fencing token, into every call, so that the service can refuse what an older claim of the same worker sends.
 //!
 //! A refusal by the state machine is final and carries [`ClientError::applied`]. An error with
 //! [`ClientError::is_unknown`] may or may not have had its effect.
@@ -31,6 +36,7 @@
 mod answer;
 mod builder;
 mod call;
+mod claim;
 mod error;
 mod methods;
 mod pool;
@@ -40,6 +46,7 @@ pub use ag_proto::v1;
 pub use answer::{Answer, Applied};
 pub use builder::{ClientBuilder, ConfigError};
 pub use call::Client;
+pub use claim::{Claim, Raw};
 pub use error::{ClientError, FieldViolation};
 pub use retry::{NOT_PROPOSED_REASONS, new_request_id};
 pub use tonic::Code;

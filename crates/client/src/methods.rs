@@ -11,6 +11,7 @@ use ag_proto::v1::queue_service_client::QueueServiceClient;
 use crate::ANSWER_BYTES_MAX;
 use crate::answer::Answer;
 use crate::call::{Client, Rules};
+use crate::claim::Raw;
 use crate::error::ClientError;
 use crate::retry::{self, Repeat};
 
@@ -29,6 +30,23 @@ macro_rules! method {
                 client.$name(request).await
             };
             self.call(rules, |_| request.clone(), send).await
+        }
+    };
+}
+
+/// The same, on [`Raw`].
+macro_rules! raw {
+    ($(#[$doc:meta])*
+     $name:ident, $service:ident, $request:ident => $answer:ident, $repeat:ident $(, $fill:ident)?) => {
+        $(#[$doc])*
+        pub async fn $name(self, request: v1::$request) -> Result<Answer<v1::$answer>, ClientError> {
+            $(let mut request = request; retry::fill(&mut request.$fill);)?
+            let rules = Rules { method: stringify!($name), repeat: Repeat::$repeat, wait: Duration::ZERO };
+            let send = |channel, request| async move {
+                let mut client = $service::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+                client.$name(request).await
+            };
+            self.0.call(rules, |_| request.clone(), send).await
         }
     };
 }
@@ -78,30 +96,6 @@ impl Client {
         claim_jobs, ClaimJobsRequest => ClaimJobsResponse
     );
     method!(
-        /// Extends the lease of a claim, and stores progress.
-        heartbeat_job, JobServiceClient, HeartbeatJobRequest => HeartbeatJobResponse, Freely
-    );
-    method!(
-        /// Extends the leases of up to 1,000 claims, each with its own status in the answer.
-        heartbeat_jobs, JobServiceClient, HeartbeatJobsRequest => HeartbeatJobsResponse, Freely
-    );
-    method!(
-        /// Completes a claimed job.
-        complete_job, JobServiceClient, CompleteJobRequest => Job, Freely, request_id
-    );
-    method!(
-        /// Completes up to 1,000 claimed jobs, each with its own status in the answer.
-        complete_jobs, JobServiceClient, CompleteJobsRequest => CompleteJobsResponse, Freely, request_id
-    );
-    method!(
-        /// Reports that a claim failed.
-        fail_job, JobServiceClient, FailJobRequest => Job, IfNotProposed
-    );
-    method!(
-        /// Gives a claim back unused.
-        release_job, JobServiceClient, ReleaseJobRequest => Job, Freely
-    );
-    method!(
         /// Cancels a job, or asks its holder to stop.
         cancel_job, JobServiceClient, CancelJobRequest => Job, IfNotProposed
     );
@@ -116,6 +110,34 @@ impl Client {
     method!(
         /// Lists jobs.
         list_jobs, JobServiceClient, ListJobsRequest => ListJobsResponse, Freely
+    );
+}
+
+/// Claims.
+impl Raw<'_> {
+    raw!(
+        /// Extends the lease of a claim, and stores progress.
+        heartbeat_job, JobServiceClient, HeartbeatJobRequest => HeartbeatJobResponse, Freely
+    );
+    raw!(
+        /// Extends the leases of up to 1,000 claims, each with its own status in the answer.
+        heartbeat_jobs, JobServiceClient, HeartbeatJobsRequest => HeartbeatJobsResponse, Freely
+    );
+    raw!(
+        /// Completes a claimed job.
+        complete_job, JobServiceClient, CompleteJobRequest => Job, Freely, request_id
+    );
+    raw!(
+        /// Completes up to 1,000 claimed jobs, each with its own status in the answer.
+        complete_jobs, JobServiceClient, CompleteJobsRequest => CompleteJobsResponse, Freely, request_id
+    );
+    raw!(
+        /// Reports that a claim failed.
+        fail_job, JobServiceClient, FailJobRequest => Job, IfNotProposed
+    );
+    raw!(
+        /// Gives a claim back unused.
+        release_job, JobServiceClient, ReleaseJobRequest => Job, Freely
     );
 }
 

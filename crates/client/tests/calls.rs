@@ -116,7 +116,7 @@ async fn a_leader_hint_is_followed_even_to_an_address_that_was_not_given() {
     let client = client(&[&follower.addr.to_string()]);
     let answer = client.enqueue_job(v1::EnqueueJobRequest::default()).await.unwrap();
     assert_eq!(answer.applied, Some((3, 17)));
-    client.fail_job(v1::FailJobRequest::default()).await.unwrap();
+    client.raw().fail_job(v1::FailJobRequest::default()).await.unwrap();
     assert_eq!(follower.script.seen().len(), 1, "the second call goes to the leader at once");
     assert_eq!(leader.script.seen().len(), 2);
     assert_eq!(follower.script.seen()[0].request_id, leader.script.seen()[0].request_id);
@@ -155,7 +155,7 @@ async fn a_failure_report_is_never_repeated_when_its_outcome_is_unknown() {
     let dying = Fake::start(always(|| Act::Hang));
     let other = Fake::start(always(|| Act::Answer));
     let client = client(&[&dying.addr.to_string(), &other.addr.to_string()]);
-    let call = tokio::spawn(async move { client.fail_job(v1::FailJobRequest::default()).await });
+    let call = tokio::spawn(async move { client.raw().fail_job(v1::FailJobRequest::default()).await });
     until("the first service has the call", || (!dying.script.seen().is_empty()).then_some(())).await;
     drop(dying);
     let error = call.await.unwrap().unwrap_err();
@@ -168,7 +168,7 @@ async fn a_failure_report_is_repeated_when_nothing_was_proposed() {
     let busy = Fake::start(always(|| Act::Refuse(refusal(Code::Unavailable, "NO_LEADER"))));
     let other = Fake::start(always(|| Act::Answer));
     let client = client(&[&closed(), &busy.addr.to_string(), &other.addr.to_string()]);
-    client.fail_job(v1::FailJobRequest::default()).await.unwrap();
+    client.raw().fail_job(v1::FailJobRequest::default()).await.unwrap();
     assert_eq!((busy.script.seen().len(), other.script.seen().len()), (1, 1));
 }
 
@@ -190,7 +190,7 @@ async fn the_deadline_is_sent_along_and_kept() {
 async fn no_replica_at_all_is_an_error_within_the_deadline_that_proves_nothing_happened() {
     let client = client(&[&closed(), &closed()]).with_deadline(Duration::from_millis(600));
     let start = Instant::now();
-    let error = client.fail_job(v1::FailJobRequest::default()).await.unwrap_err();
+    let error = client.raw().fail_job(v1::FailJobRequest::default()).await.unwrap_err();
     assert_eq!(error.code(), Code::Unavailable);
     assert!(error.is_not_proposed() && error.tries() > 2, "{error}");
     assert!(start.elapsed() < Duration::from_secs(5));
@@ -246,7 +246,7 @@ async fn the_pause_that_the_service_asks_for_is_kept() {
         }
         _ => Act::Answer,
     }));
-    client(&[&service.addr.to_string()]).fail_job(v1::FailJobRequest::default()).await.unwrap();
+    client(&[&service.addr.to_string()]).raw().fail_job(v1::FailJobRequest::default()).await.unwrap();
     let seen = service.script.seen();
     assert_eq!(seen.len(), 2);
     assert!(seen[1].at - seen[0].at >= Duration::from_millis(250));

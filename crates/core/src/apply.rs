@@ -179,8 +179,8 @@ impl Run<'_> {
         };
         let decision = decide::complete::complete(self.state, actor, complete);
         let completion = self.take(decision)?;
-        if let (Some(call), Completion::Now(job)) = (call, &completion) {
-            let decision = decide::reply::remember(self.state, self.context, call, Answer::Completed(job.clone()));
+        if let (Some(call), Completion::Now(done)) = (call, &completion) {
+            let decision = decide::reply::remember(self.state, self.context, call, Answer::Completed(done.job.clone()));
             self.take(decision);
         }
         Ok(completion)

@@ -9,7 +9,7 @@ use crate::command::{ClaimJobs, Complete, Enqueue, Member, NewJob, Start};
 use crate::digest::Digest;
 use crate::job::{Claim, Job, JobState};
 use crate::name::{AttestationType, JobId, QueueName};
-use crate::queue::QueuePolicy;
+use crate::queue::{Fencing, QueuePolicy};
 
 /// Writes fields.
 #[derive(Default)]
@@ -123,6 +123,7 @@ pub(crate) fn queue(name: &QueueName, policy: &QueuePolicy) -> Vec<u8> {
     w.number(4, policy.max_attempts.into());
     w.number(5, policy.retention_ms);
     w.maybe(6, policy.concurrency_limit.map(u64::from));
+    w.number(7, (policy.fencing == Fencing::Required).into());
     w.bytes
 }
 
@@ -239,5 +240,6 @@ pub(crate) fn complete(complete: &Complete) -> Vec<u8> {
         w.always(4, attestation.attestation_type.as_str().as_bytes());
         w.always(5, &attestation.bytes);
     }
+    w.maybe(6, complete.fencing_token.map(u64::from));
     w.bytes
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::cluster_version;
 use crate::name::{Addr, AttestationType, ClusterId, DedupeKey, JobId, PrincipalName, QueueName, ReplicaId, RequestId};
 use crate::name::{LogPosition, WorkerLabel};
 use crate::queue::QueuePolicyPatch;
@@ -76,6 +77,56 @@ pub enum Operation {
     HoldClusterVersion(bool),
 }
 
+impl Operation {
+    /// The lowest cluster version at which this may be in the log.
+    pub fn min_version(&self) -> u32 {
+        let needs_fence = match self {
+            Self::Heartbeat(entries) => entries.iter().any(|entry| entry.fencing_token.is_some()),
+            Self::Complete(entries) => entries.iter().any(|entry| entry.fencing_token.is_some()),
+            Self::Fail(fail) => fail.fencing_token.is_some(),
+            Self::Release(release) => release.fencing_token.is_some(),
+            Self::UpdateQueue(update) => update.patch.fencing.is_some(),
+            Self::Enqueue(_)
+            | Self::Claim(_)
+            | Self::ReleaseUndelivered(_)
+            | Self::Cancel(_)
+            | Self::Retry(_)
+            | Self::InitCluster(_)
+            | Self::RegisterReplica(_)
+            | Self::AllocateReplica
+            | Self::ForgetReplica(_)
+            | Self::SetClusterVersion(_)
+            | Self::HoldClusterVersion(_) => false,
+        };
+        if needs_fence { cluster_version::FENCING } else { 1 }
+    }
+
+    /// Takes out what needs a higher cluster version than this one.
+    pub fn fit_to(&mut self, cluster_version: u32) {
+        if cluster_version >= cluster_version::FENCING {
+            return;
+        }
+        match self {
+            Self::Heartbeat(entries) => entries.iter_mut().for_each(|entry| entry.fencing_token = None),
+            Self::Complete(entries) => entries.iter_mut().for_each(|entry| entry.fencing_token = None),
+            Self::Fail(fail) => fail.fencing_token = None,
+            Self::Release(release) => release.fencing_token = None,
+            Self::UpdateQueue(update) => update.patch.fencing = None,
+            Self::Enqueue(_)
+            | Self::Claim(_)
+            | Self::ReleaseUndelivered(_)
+            | Self::Cancel(_)
+            | Self::Retry(_)
+            | Self::InitCluster(_)
+            | Self::RegisterReplica(_)
+            | Self::AllocateReplica
+            | Self::ForgetReplica(_)
+            | Self::SetClusterVersion(_)
+            | Self::HoldClusterVersion(_) => {}
+        }
+    }
+}
+
 /// See [`Operation::Enqueue`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Enqueue {
@@ -139,6 +190,8 @@ pub struct Heartbeat {
     pub job_id: Option<JobId>,
     /// The worker's label.
     pub worker: WorkerLabel,
+    /// The number of the claim, as the caller gives it; `None`: not given.
+    pub fencing_token: Option<u32>,
     /// In milliseconds; `None`: as the claim began.
     pub lease_ms: Option<u32>,
     /// Empty: the stored progress stays.
@@ -152,6 +205,8 @@ pub struct Complete {
     pub job_id: Option<JobId>,
     /// The worker's label.
     pub worker: WorkerLabel,
+    /// The number of the claim, as the caller gives it; `None`: not given.
+    pub fencing_token: Option<u32>,
     /// Opaque.
     pub result: Vec<u8>,
     /// Evidence, stored by its digest.
@@ -176,6 +231,8 @@ pub struct Fail {
     pub job_id: Option<JobId>,
     /// The worker's label.
     pub worker: WorkerLabel,
+    /// The number of the claim, as the caller gives it; `None`: not given.
+    pub fencing_token: Option<u32>,
     /// Why.
     pub reason: String,
     /// Milliseconds until the next try; `None`: at once.
@@ -191,6 +248,8 @@ pub struct Release {
     pub job_id: Option<JobId>,
     /// The worker's label.
     pub worker: WorkerLabel,
+    /// The number of the claim, as the caller gives it; `None`: not given.
+    pub fencing_token: Option<u32>,
 }
 
 /// One claim of [`Operation::ReleaseUndelivered`], named by its number.

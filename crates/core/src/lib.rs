@@ -22,6 +22,7 @@ mod apply;
 pub mod audit;
 mod canonical;
 pub mod change;
+pub mod cluster_version;
 pub mod command;
 mod decide;
 pub mod digest;

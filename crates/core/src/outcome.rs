@@ -19,7 +19,7 @@ pub enum Outcome {
     /// One an entry.
     Completed(Vec<Result<Completion, Rejection>>),
     /// The job after a fail, release, cancel or retry.
-    Job(Box<Job>),
+    Job(Changed),
     /// A repeated call. The first answer is in the store, under this key.
     Replayed(Replayed),
     /// The queue's policy after an update.
@@ -50,13 +50,24 @@ pub struct Extended {
     pub lease_ms: u64,
     /// The worker should stop.
     pub cancel_requested: bool,
+    /// The call's fencing token was compared with the claim's number.
+    pub fenced: bool,
+}
+
+/// A job after a verb that changed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// The job.
+    pub job: Box<Job>,
+    /// The call's fencing token was compared with the claim's number.
+    pub fenced: bool,
 }
 
 /// One completed job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// Completed by this command.
-    Now(Box<Job>),
+    Now(Changed),
     /// A repeated call.
     Replayed(Replayed),
 }
@@ -68,6 +79,8 @@ pub struct Replayed {
     pub reply_key: ReplyKey,
     /// Where the first call was applied.
     pub applied_at: LogPosition,
+    /// The first call's fencing token was compared with the claim's number.
+    pub fenced: bool,
 }
 
 /// What applying one entry came to.

@@ -15,6 +15,28 @@ pub struct QueuePolicy {
     pub retention_ms: u64,
     /// How many jobs may be claimed at once; `None`: no limit.
     pub concurrency_limit: Option<u32>,
+    /// Whether calls on claims must carry the claim's number.
+    pub fencing: Fencing,
+}
+
+/// Whether calls on claims must carry the claim's number, the fencing token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fencing {
+    /// A call without one is accepted from whom the claim names.
+    #[default]
+    Optional,
+    /// A call without one is refused.
+    Required,
+}
+
+impl Fencing {
+    /// Its name, as the audit log has it. Fixed for ever.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Optional => "OPTIONAL",
+            Self::Required => "REQUIRED",
+        }
+    }
 }
 
 impl Default for QueuePolicy {
@@ -25,6 +47,7 @@ impl Default for QueuePolicy {
             max_attempts: limits::MAX_ATTEMPTS_DEFAULT,
             retention_ms: limits::RETENTION_MS_DEFAULT,
             concurrency_limit: None,
+            fencing: Fencing::Optional,
         }
     }
 }
@@ -42,6 +65,8 @@ pub struct QueuePolicyPatch {
     pub retention_ms: Option<u64>,
     /// See [`QueuePolicy::concurrency_limit`]; 0 takes the limit away.
     pub concurrency_limit: Option<u32>,
+    /// See [`QueuePolicy::fencing`].
+    pub fencing: Option<Fencing>,
 }
 
 /// Jobs of a queue by state.

@@ -1,8 +1,11 @@
 //! Refusals: numbered, replicated, and the same on every replica.
 
+use crate::cluster_version;
+
 /// Why a command was refused. A refused command changes nothing but the audit log.
 ///
-/// Where several apply, the one that stands first here is given. Numbers are fixed for ever.
+/// Where several apply, the one that stands first here is given. The numbers are those under which they are known, and
+/// fixed for ever.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// 1. The request id was used for a call with other content.
@@ -17,6 +20,12 @@ pub enum Rejection {
     /// 3. There is no such job.
     #[error("there is no such job")]
     JobNotFound,
+    /// 14. The queue requires a fencing token, and the call has none.
+    #[error("fencing_token: the queue requires the claim's number")]
+    FencingTokenRequired,
+    /// 13. The call is one of an older claim than the job's newest, which has the same holder's name.
+    #[error("fencing_token: it is not the number of the job's newest claim")]
+    StaleFencingToken,
     /// 4. The job was completed before.
     #[error("the job is already completed{}", if *.by_caller { ", by a claim of this caller" } else { "" })]
     AlreadyCompleted {
@@ -49,6 +58,15 @@ pub enum Rejection {
         /// Why not.
         why: String,
     },
+    /// 15. The cluster version is too low for a queue to require fencing tokens.
+    #[error(
+        "fencing: REQUIRED needs cluster version {}, the cluster is at {cluster_version}",
+        cluster_version::FENCING
+    )]
+    FencingNotSupported {
+        /// What it is.
+        cluster_version: u32,
+    },
     /// 11. Too many replicas.
     #[error("too many replicas (at most {max})")]
     TooManyReplicas {
@@ -76,6 +94,9 @@ impl Rejection {
             Self::ClusterVersion { .. } => 10,
             Self::TooManyReplicas { .. } => 11,
             Self::ReplicaNotFound => 12,
+            Self::StaleFencingToken => 13,
+            Self::FencingTokenRequired => 14,
+            Self::FencingNotSupported { .. } => 15,
         }
     }
 
@@ -94,6 +115,9 @@ impl Rejection {
             Self::ClusterVersion { .. } => "CLUSTER_VERSION",
             Self::TooManyReplicas { .. } => "TOO_MANY_REPLICAS",
             Self::ReplicaNotFound => "REPLICA_NOT_FOUND",
+            Self::StaleFencingToken => "STALE_FENCING_TOKEN",
+            Self::FencingTokenRequired => "FENCING_TOKEN_REQUIRED",
+            Self::FencingNotSupported { .. } => "CLUSTER_VERSION",
         }
     }
 
@@ -110,7 +134,10 @@ impl Rejection {
             | Self::ClusterExists
             | Self::ClusterVersion { .. }
             | Self::TooManyReplicas { .. }
-            | Self::ReplicaNotFound => false,
+            | Self::ReplicaNotFound
+            | Self::StaleFencingToken
+            | Self::FencingTokenRequired
+            | Self::FencingNotSupported { .. } => false,
         }
     }
 }

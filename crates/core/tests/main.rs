@@ -9,6 +9,7 @@ mod claim_order;
 mod cluster;
 mod common;
 mod dedupe_keys;
+mod fence;
 mod leases;
 mod names;
 mod queues;

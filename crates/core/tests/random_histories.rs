@@ -57,9 +57,15 @@ fn intent() -> impl Strategy<Value = Intent> {
         prop::option::of(0..4_000_u64),
         prop::option::of(0..3_u32),
     );
-    let patch = patch.prop_map(|(paused, default_lease_ms, max_attempts, retention_ms, concurrency_limit)| {
-        QueuePolicyPatch { paused, default_lease_ms, max_attempts, retention_ms, concurrency_limit }
-    });
+    let patch =
+        patch.prop_map(|(paused, default_lease_ms, max_attempts, retention_ms, concurrency_limit)| QueuePolicyPatch {
+            fencing: Default::default(),
+            paused,
+            default_lease_ms,
+            max_attempts,
+            retention_ms,
+            concurrency_limit,
+        });
     let claim = (prop::collection::vec(0..2_usize, 1..3), 1..4_u32, lease(), request());
     prop_oneof![
         4 => (prop::collection::vec(job, 1..3), request()).prop_map(|(jobs, request)| Intent::Enqueue(jobs, request)),
@@ -121,6 +127,7 @@ fn command_of(state: &State, (call, intent): (Call, Intent)) -> Command {
         }
         Intent::Heartbeat { lease_ms, progress, extra } => {
             let beat = |job_id| Heartbeat {
+                fencing_token: None,
                 job_id: Some(job_id),
                 worker: label(&worker),
                 lease_ms,
@@ -136,7 +143,9 @@ fn command_of(state: &State, (call, intent): (Call, Intent)) -> Command {
             let plain = failure(job_id, &worker, "boom");
             Operation::Fail(Fail { retry_after_ms: pause_ms, permanent, ..plain })
         }
-        Intent::Release => Operation::Release(Release { job_id: Some(job_id), worker: label(&worker) }),
+        Intent::Release => {
+            Operation::Release(Release { job_id: Some(job_id), worker: label(&worker), fencing_token: None })
+        }
         Intent::Undelivered { attempts } => {
             let operation = Operation::ReleaseUndelivered(vec![Undelivered { job_id, attempts }]);
             return Command { actor: Actor::System, operation };
@@ -181,7 +190,7 @@ fn told(outcome: &Outcome) -> String {
             };
             joined(entries.iter().map(completed).collect(), ", ")
         }
-        Outcome::Job(job) => format!("{:?}", job.state),
+        Outcome::Job(changed) => format!("{:?}", changed.job.state),
         Outcome::Replayed(_) => "again".into(),
         Outcome::Queue(policy) => {
             format!("queue {} {} {}", policy.paused, policy.retention_ms, policy.concurrency_limit.unwrap_or(0))

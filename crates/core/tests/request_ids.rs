@@ -4,7 +4,7 @@ use ag_core::change::{Answer, Change};
 use ag_core::command::{ClaimJobs, Complete, Enqueue, NewAttestation, NewJob, Operation};
 use ag_core::limits;
 use ag_core::name::{AttestationType, JobId};
-use ag_core::outcome::{Completion, Outcome};
+use ag_core::outcome::{Changed, Completion, Outcome};
 use ag_core::rejection::Rejection;
 
 use crate::common::{
@@ -74,7 +74,7 @@ fn a_repeated_completion_is_ok_and_one_with_another_result_is_refused() {
     world.claim("q", "w");
     let (first, answer) = twice(&mut world, Operation::Complete(vec![complete(job_id, "w", b"R", "r")]));
     let Outcome::Completed(entries) = first else { panic!("{first:?}") };
-    let Ok(Completion::Now(job)) = &entries[0] else { panic!("{entries:?}") };
+    let Ok(Completion::Now(Changed { job, .. })) = &entries[0] else { panic!("{entries:?}") };
     assert_eq!(answer, Answer::Completed(job.clone()));
     let rows = world.rows.clone();
     let Outcome::Completed(entries) = world.ask(PRINCIPAL, Operation::Complete(vec![complete(job_id, "w", b"X", "r")]))

@@ -65,6 +65,7 @@ fn history() -> Vec<(u64, i64, Vec<Asked>)> {
     let beat = |job, worker| {
         let progress = b"50 %".to_vec();
         Operation::Heartbeat(vec![Heartbeat {
+            fencing_token: None,
             job_id: Some(JobId(job)),
             worker: label(worker),
             lease_ms: None,
@@ -93,7 +94,14 @@ fn history() -> Vec<(u64, i64, Vec<Asked>)> {
         (0, 0, vec![by("shop", Operation::Retry(JobId(2))), by("acme", claim("w1", "c-3"))]),
         (20, 2_020, vec![by("shop", Operation::Cancel(JobId(2)))]),
         (30_000, 30_000, vec![by("zeta", claim("w1", "c-1"))]),
-        (1, 1, vec![by("zeta", Operation::Release(Release { job_id: Some(JobId(3)), worker: label("w1") }))]),
+        (
+            1,
+            1,
+            vec![by(
+                "zeta",
+                Operation::Release(Release { fencing_token: None, job_id: Some(JobId(3)), worker: label("w1") }),
+            )],
+        ),
         (1, 1, vec![(None, Operation::HoldClusterVersion(true)), by("admin", Operation::AllocateReplica)]),
         (
             1,

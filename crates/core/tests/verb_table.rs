@@ -101,13 +101,14 @@ fn operation(verb: &str, job_id: JobId, worker: &str) -> Operation {
     let worker_label = label(worker);
     match verb {
         "heartbeat" => Operation::Heartbeat(vec![Heartbeat {
+            fencing_token: None,
             job_id: Some(job_id),
             worker: worker_label,
             lease_ms: Some(45_000),
             progress: b"half".to_vec(),
         }]),
         "fail" => Operation::Fail(failure(job_id, worker, "boom")),
-        "release" => Operation::Release(Release { job_id: Some(job_id), worker: worker_label }),
+        "release" => Operation::Release(Release { fencing_token: None, job_id: Some(job_id), worker: worker_label }),
         "complete" => Operation::Complete(vec![completion(job_id, worker, b"result")]),
         "cancel" => Operation::Cancel(job_id),
         "retry" => Operation::Retry(job_id),
@@ -126,9 +127,9 @@ fn refusal(outcome: &Outcome) -> Option<Rejection> {
 
 fn answered_job(outcome: &Outcome) -> Option<&Job> {
     match outcome {
-        Outcome::Job(job) => Some(job),
+        Outcome::Job(changed) => Some(&changed.job),
         Outcome::Completed(entries) => match &entries[0] {
-            Ok(Completion::Now(job)) => Some(job),
+            Ok(Completion::Now(done)) => Some(&done.job),
             _ => None,
         },
         _ => None,
@@ -202,9 +203,15 @@ fn a_job_id_that_no_job_can_have_is_not_found_by_every_verb_of_a_claim() {
     let mut world = World::new();
     world.enqueue("q");
     let operations = [
-        Operation::Heartbeat(vec![Heartbeat { job_id: None, worker: label("w"), lease_ms: None, progress: vec![] }]),
+        Operation::Heartbeat(vec![Heartbeat {
+            fencing_token: None,
+            job_id: None,
+            worker: label("w"),
+            lease_ms: None,
+            progress: vec![],
+        }]),
         Operation::Fail(Fail { job_id: None, ..failure(JobId(1), "w", "boom") }),
-        Operation::Release(Release { job_id: None, worker: label("w") }),
+        Operation::Release(Release { fencing_token: None, job_id: None, worker: label("w") }),
         Operation::Complete(vec![ag_core::command::Complete { job_id: None, ..completion(JobId(1), "w", b"") }]),
     ];
     for operation in operations {
@@ -239,6 +246,7 @@ fn each_entry_of_a_batch_is_judged_by_itself() {
     let jobs: Vec<_> = (0..3).map(|_| world.enqueue_job(new_job("q")).job.job_id).collect();
     world.claim_batch(&["q"], "w1", 2);
     let beats = jobs.iter().map(|job_id| Heartbeat {
+        fencing_token: None,
         job_id: Some(*job_id),
         worker: label("w1"),
         lease_ms: None,

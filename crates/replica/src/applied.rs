@@ -9,8 +9,9 @@ use ag_core::State;
 use ag_core::change::{Answer, Change, ReplyKey};
 use ag_core::command::Entry as Commands;
 use ag_core::digest::Digest;
+use ag_core::job::Job;
 use ag_core::name::{LogPosition, QueueName, ReplicaId};
-use ag_core::outcome::{Completion, Outcome, Replayed};
+use ag_core::outcome::{Changed, Completion, Outcome, Replayed};
 use ag_store::{AppliedMark, RocksState, StateReader, StateTable as _, StoreError};
 use ag_wire::version::{CLUSTER_VERSION_MAX, CLUSTER_VERSION_MIN};
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
@@ -246,7 +247,7 @@ impl Batch {
                 let outcome = match self.first_answer(&replayed)? {
                     Answer::Enqueued(jobs) => Outcome::Enqueued(jobs),
                     Answer::Claimed(jobs) => Outcome::Claimed(jobs),
-                    Answer::Completed(job) => Outcome::Completed(vec![Ok(Completion::Now(job))]),
+                    Answer::Completed(job) => Outcome::Completed(vec![Ok(completed(job, &replayed))]),
                 };
                 Ok(Answered { outcome, applied_at: replayed.applied_at })
             }
@@ -257,7 +258,7 @@ impl Batch {
                 };
                 let entries = entries.into_iter().map(|entry| match entry {
                     Ok(Completion::Replayed(replayed)) => match self.first_answer(&replayed)? {
-                        Answer::Completed(job) => Ok(Ok(Completion::Now(job))),
+                        Answer::Completed(job) => Ok(Ok(completed(job, &replayed))),
                         Answer::Enqueued(_) | Answer::Claimed(_) => Err(damaged("a completion's answer is another's")),
                     },
                     other => Ok(other),
@@ -333,4 +334,9 @@ pub(crate) fn store(operation: &'static str) -> impl Fn(StoreError) -> ReplicaEr
 
 fn damaged(what: &str) -> ReplicaError {
     ReplicaError::Damaged { what: what.to_owned() }
+}
+
+/// The first answer to a completion that was repeated.
+fn completed(job: Box<Job>, replayed: &Replayed) -> Completion {
+    Completion::Now(Changed { job, fenced: replayed.fenced })
 }

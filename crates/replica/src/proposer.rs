@@ -155,6 +155,10 @@ impl Proposer {
     }
 }
 
+fn raises_version(item: &Item) -> bool {
+    matches!(&item.command, Some(Command { operation: Operation::SetClusterVersion(_), .. }))
+}
+
 /// A claim without a request id cannot be repeated, so what it got must not stay with nobody.
 fn gives_back(command: &Command) -> bool {
     matches!(&command.operation, Operation::Claim(claim) if claim.request_id.is_none())
@@ -229,13 +233,22 @@ impl Task {
             match self.term().await {
                 Ok(term) => {
                     let batch = self.fill(first);
+                    let raises = batch.last().is_some_and(raises_version);
                     if !batch.is_empty() {
                         self.propose(term, batch, permit).await;
+                    }
+                    if raises && !self.settled().await {
+                        return;
                     }
                 }
                 Err(error) => self.refuse(first, &error),
             }
         }
+    }
+
+    /// Waits until nothing is on its way into the log. False: this replica stops.
+    async fn settled(&self) -> bool {
+        self.permits.acquire_many(limits::ENTRIES_IN_FLIGHT_MAX as u32).await.is_ok()
     }
 
     /// The term in which this replica leads; waits while it rises.
@@ -279,7 +292,12 @@ impl Task {
             }
             commands += usize::from(item.command.is_some());
             item.proposed.store(true, Ordering::SeqCst);
+            // What comes after it is proposed by its rules, once it is applied.
+            let is_last = raises_version(&item);
             batch.push(item);
+            if is_last {
+                break;
+            }
         }
         batch
     }
@@ -292,6 +310,10 @@ impl Task {
             waiting.push(Waiting { answer, gives_back, is_tick: command.is_none() });
             commands.extend(command);
         }
+        // It is the version at which the entry will be applied: all entries of earlier terms are applied here, and none
+        // of this one that could raise it is on its way.
+        let cluster_version = self.shared.2.read(|state| state.meta().cluster_version);
+        commands.iter_mut().for_each(|command: &mut Command| command.operation.fit_to(cluster_version));
         let entry = Entry { lease_now: term.clock.now(), wall_now: wall_now(), commands };
         let bytes = EntryBytes(ag_wire::storage::encode_entry(&entry).into());
         let (responder, answer) = ProgressResponder::complete_only();

@@ -140,6 +140,14 @@ impl Replica {
         self.inner.running().is_some_and(|running| running.leadership.borrow().is_elected())
     }
 
+    /// The cluster version by whose rules this replica proposes; `None` while it does not lead, or has not applied yet what
+    /// earlier leaders have left.
+    pub fn proposing_version(&self) -> Option<u32> {
+        let running = self.inner.running()?;
+        running.leadership.borrow().term()?;
+        Some(self.read(|state| state.meta().cluster_version))
+    }
+
     /// Who leads, as far as is known here.
     pub fn leader(&self) -> Option<LeaderHint> {
         let (leader, _) = self.inner.running()?.leader()?;

@@ -10,6 +10,7 @@ use ag_core::command::{Command, Operation};
 use ag_core::job::JobState;
 use ag_core::name::JobId;
 use ag_replica::ProposeError;
+use ag_wire::version::CLUSTER_VERSION_MAX;
 use support::*;
 
 const WAIT: Duration = Duration::from_secs(50);
@@ -125,6 +126,12 @@ async fn nothing_is_proposed_while_nothing_is_due() {
     let cluster = Cluster::of(1).await;
     let replica = cluster.seats[0].get().clone();
     cluster.propose(enqueue("q", 1)).await;
+    let cluster_deadline = Instant::now() + Duration::from_secs(20);
+    // The cluster version, which rises by itself, is the last that comes by itself.
+    while replica.read(|state| state.meta().cluster_version) < CLUSTER_VERSION_MAX {
+        assert!(Instant::now() < cluster_deadline, "the cluster version does not rise");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let idle = replica.applied().unwrap();
     let waiter = {
         let replica = replica.clone();

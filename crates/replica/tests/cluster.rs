@@ -11,6 +11,7 @@ use ag_core::name::ReplicaId;
 use ag_core::outcome::Outcome;
 use ag_core::rejection::Rejection;
 use ag_replica::{ClusterError, ProposeError, Timings};
+use ag_wire::version::CLUSTER_VERSION_MAX;
 use support::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +247,7 @@ async fn the_last_voter_stays_and_a_stranger_is_not_added() {
     assert!(matches!(removed, Err(ClusterError::Rejected(Rejection::ReplicaNotFound))), "{removed:?}");
     let added = replica.add_replica(admin(), other.seats[0].peer_addr(), false, deadline()).await;
     assert!(matches!(added, Err(ClusterError::Refused { .. })), "{added:?}");
-    let answer = replica.set_cluster_version(admin(), 2, deadline()).await;
+    let answer = replica.set_cluster_version(admin(), CLUSTER_VERSION_MAX + 1, deadline()).await;
     assert!(matches!(answer, Err(ClusterError::Rejected(Rejection::ClusterVersion { .. }))), "{answer:?}");
     replica.hold_cluster_version(admin(), true, deadline()).await.unwrap();
     assert!(replica.cluster(deadline()).await.version_held);

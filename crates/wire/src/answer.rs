@@ -5,7 +5,7 @@ use ag_core::command::Actor;
 use ag_core::job::{Job, JobState};
 use ag_core::limits;
 use ag_core::outcome::Extended;
-use ag_core::queue::{QueueCounts, QueuePolicy};
+use ag_core::queue::{Fencing, QueueCounts, QueuePolicy};
 use ag_core::time::WallTime;
 use ag_proto::v1;
 
@@ -51,6 +51,7 @@ pub fn job(job: &Job, blobs: Blobs, queue_lease_ms: u32) -> v1::Job {
         lapsed: job.is_lapsed(),
         deduplicated: false,
         cancel_requested_at: notes.cancel_requested_at.map(timestamp),
+        fenced: false,
     }
 }
 
@@ -92,6 +93,7 @@ pub fn heartbeat(extended: &Extended) -> v1::HeartbeatJobResponse {
     v1::HeartbeatJobResponse {
         lease_expires_at: Some(timestamp(extended.lease_ends_wall)),
         cancel_requested: extended.cancel_requested,
+        fenced: extended.fenced,
         lease: Some(duration(extended.lease_ms)),
     }
 }
@@ -112,6 +114,11 @@ pub fn queue(
             max_attempts: policy.max_attempts,
             retention: Some(duration(policy.retention_ms)),
             concurrency_limit: policy.concurrency_limit.unwrap_or(0),
+            fencing: match policy.fencing {
+                Fencing::Optional => v1::Fencing::Optional,
+                Fencing::Required => v1::Fencing::Required,
+            }
+            .into(),
         }),
         counts: Some(v1::QueueCounts {
             scheduled: counts.scheduled,

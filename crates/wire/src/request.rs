@@ -9,7 +9,7 @@ use ag_core::command::{
 use ag_core::digest::Digest;
 use ag_core::limits;
 use ag_core::name::{AttestationType, DedupeKey, FieldError, JobId, QueueName, RequestId, WorkerLabel};
-use ag_core::queue::QueuePolicyPatch;
+use ag_core::queue::{Fencing, QueuePolicyPatch};
 use ag_core::time::WallTime;
 use ag_proto::v1;
 
@@ -155,11 +155,11 @@ pub fn heartbeat(request: v1::HeartbeatJobRequest) -> Parsed<Heartbeat> {
     heartbeat_at(&Path::default(), request)
 }
 
-/// Many heartbeats.
-pub fn heartbeats(request: v1::HeartbeatJobsRequest) -> Parsed<Vec<Heartbeat>> {
+/// Many heartbeats, each on its own: an entry out of its bounds refuses no other.
+pub fn heartbeats(request: v1::HeartbeatJobsRequest) -> Parsed<Vec<Parsed<Heartbeat>>> {
     check_batch("heartbeats", request.heartbeats.len())?;
     let entries = request.heartbeats.into_iter().enumerate();
-    entries.map(|(position, entry)| heartbeat_at(&Path::entry("heartbeats", position), entry)).collect()
+    Ok(entries.map(|(position, entry)| heartbeat_at(&Path::entry("heartbeats", position), entry)).collect())
 }
 
 fn heartbeat_at(path: &Path, request: v1::HeartbeatJobRequest) -> Parsed<Heartbeat> {
@@ -167,6 +167,7 @@ fn heartbeat_at(path: &Path, request: v1::HeartbeatJobRequest) -> Parsed<Heartbe
     Ok(Heartbeat {
         job_id: job_id(&path.field("job_id"), &request.job_id)?,
         worker: WorkerLabel::parse(&path.field("worker"), &request.worker)?,
+        fencing_token: fencing_token(&path.field("fencing_token"), request.fencing_token)?,
         lease_ms: lease(&path.field("lease"), request.lease.as_ref())?,
         progress: request.progress,
     })
@@ -177,8 +178,9 @@ pub fn complete(request: v1::CompleteJobRequest) -> Parsed<Complete> {
     complete_at(&Path::default(), request)
 }
 
-/// Many completions. Those without a request id of their own get one from the batch's.
-pub fn completions(request: v1::CompleteJobsRequest) -> Parsed<Vec<Complete>> {
+/// Many completions, each on its own: an entry out of its bounds refuses no other. Those without a request id of their
+/// own get one from the batch's.
+pub fn completions(request: v1::CompleteJobsRequest) -> Parsed<Vec<Parsed<Complete>>> {
     check_batch("completions", request.completions.len())?;
     let batch = optional("request_id", &request.request_id, RequestId::parse)?;
     let parse = |(position, entry): (usize, v1::CompleteJobRequest)| {
@@ -188,7 +190,7 @@ pub fn completions(request: v1::CompleteJobsRequest) -> Parsed<Vec<Complete>> {
         }
         Ok(complete)
     };
-    request.completions.into_iter().enumerate().map(parse).collect()
+    Ok(request.completions.into_iter().enumerate().map(parse).collect())
 }
 
 /// `<request id>#<position>`; where that is too long, its SHA-256 in hex: every length that a batch's id may have will
@@ -216,6 +218,7 @@ fn complete_at(path: &Path, request: v1::CompleteJobRequest) -> Parsed<Complete>
     Ok(Complete {
         job_id: job_id(&path.field("job_id"), &request.job_id)?,
         worker: WorkerLabel::parse(&path.field("worker"), &request.worker)?,
+        fencing_token: fencing_token(&path.field("fencing_token"), request.fencing_token)?,
         result: request.result,
         attestation,
         request_id: optional(&path.field("request_id"), &request.request_id, RequestId::parse)?,
@@ -233,12 +236,35 @@ pub fn fail(request: v1::FailJobRequest) -> Parsed<Fail> {
     let retry_after = request.retry_after.as_ref();
     let retry_after_ms =
         retry_after.map(|after| millis("retry_after", after, 0, limits::DELAY_MS_MAX, "0–10 years")).transpose()?;
-    Ok(Fail { job_id, worker, reason: request.reason, retry_after_ms, permanent: request.permanent })
+    let fencing_token = fencing_token("fencing_token", request.fencing_token)?;
+    Ok(Fail { job_id, worker, fencing_token, reason: request.reason, retry_after_ms, permanent: request.permanent })
 }
 
 /// A claim that is given back.
 pub fn release(request: &v1::ReleaseJobRequest) -> Parsed<Release> {
-    Ok(Release { job_id: job_id("job_id", &request.job_id)?, worker: WorkerLabel::parse("worker", &request.worker)? })
+    Ok(Release {
+        job_id: job_id("job_id", &request.job_id)?,
+        worker: WorkerLabel::parse("worker", &request.worker)?,
+        fencing_token: fencing_token("fencing_token", request.fencing_token)?,
+    })
+}
+
+/// The number of a claim; `None` for 0, which stands for no number. Never cut to 32 bits.
+fn fencing_token(field: &str, value: u64) -> Parsed<Option<u32>> {
+    match u32::try_from(value) {
+        Ok(0) => Ok(None),
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(FieldError::new(field, format!("must be at most {} (0: not given)", u32::MAX))),
+    }
+}
+
+fn fencing(value: i32) -> Parsed<Option<Fencing>> {
+    match v1::Fencing::try_from(value) {
+        Ok(v1::Fencing::Unspecified) => Ok(None),
+        Ok(v1::Fencing::Optional) => Ok(Some(Fencing::Optional)),
+        Ok(v1::Fencing::Required) => Ok(Some(Fencing::Required)),
+        Err(_) => Err(FieldError::new("fencing", "must be OPTIONAL or REQUIRED")),
+    }
 }
 
 /// A change of a queue's policy.
@@ -252,6 +278,7 @@ pub fn update_queue(request: &v1::UpdateQueueRequest) -> Parsed<UpdateQueue> {
             .map(|retention| millis("retention", retention, 0, limits::DELAY_MS_MAX, "0–10 years"))
             .transpose()?,
         concurrency_limit: request.concurrency_limit,
+        fencing: fencing(request.fencing)?,
     };
     Ok(UpdateQueue { queue: QueueName::parse("queue", &request.queue)?, patch })
 }

@@ -18,15 +18,16 @@ use ag_core::hash::RowSum;
 use ag_core::job::{Claim, Job, JobNotes, JobState};
 use ag_core::name::*;
 use ag_core::outcome::Enqueued;
-use ag_core::queue::{QueuePolicy, QueuePolicyPatch};
+use ag_core::queue::{Fencing, QueuePolicy, QueuePolicyPatch};
 use ag_core::time::{LeaseTime, WallTime};
 use ag_wire::storage::*;
 
 #[test]
 fn all_rows_and_entries_are_as_they_were() {
     let mut names: Vec<String> = Vec::new();
-    for sample in samples() {
-        let path = Path::new("tests/frozen").join(format!("v001_{}.hex", sample.name));
+    let named = |version: &'static str| move |sample: Sample| (format!("{version}_{}.hex", sample.name), sample);
+    for (name, sample) in samples().into_iter().map(named("v001")).chain(fenced().into_iter().map(named("v002"))) {
+        let path = Path::new("tests/frozen").join(name);
         if std::env::var_os("AG_FREEZE").is_some() && !path.exists() {
             std::fs::write(&path, hex(&sample.bytes)).unwrap();
         }
@@ -38,7 +39,6 @@ fn all_rows_and_entries_are_as_they_were() {
     let folder = Path::new("tests/frozen");
     let mut present: Vec<String> =
         std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
-    present.retain(|name| name.starts_with("v001_"));
     present.sort();
     names.sort();
     assert_eq!(present, names, "a frozen file has no sample any more");
@@ -122,6 +122,63 @@ fn samples() -> Vec<Sample> {
     samples
 }
 
+/// What release 0.2.0 added: claims' numbers in commands, and queues that require them.
+fn fenced() -> Vec<Sample> {
+    let (job_id, worker) = (Some(JobId(258)), WorkerLabel::parse("", "host-7|slot 1").unwrap());
+    let fencing_token = Some(7);
+    let heartbeat = |fencing_token, progress: &[u8]| Heartbeat {
+        job_id,
+        worker: worker.clone(),
+        fencing_token,
+        lease_ms: Some(700),
+        progress: progress.to_vec(),
+    };
+    let complete = |fencing_token| Complete {
+        job_id,
+        worker: worker.clone(),
+        fencing_token,
+        result: b"ok".to_vec(),
+        attestation: Some(NewAttestation {
+            attestation_type: AttestationType::parse("", "text/plain").unwrap(),
+            bytes: b"seen".to_vec(),
+        }),
+        request_id: Some(RequestId::parse("", "d-1").unwrap()),
+    };
+    let fail = Fail {
+        job_id,
+        worker: worker.clone(),
+        fencing_token,
+        reason: "no disk".into(),
+        retry_after_ms: Some(0),
+        permanent: true,
+    };
+    let patch = |fencing| QueuePolicyPatch { fencing: Some(fencing), ..QueuePolicyPatch::default() };
+    let update = |fencing| UpdateQueue { queue: queue("builds"), patch: patch(fencing) };
+    let operations = [
+        ("03_heartbeat", Operation::Heartbeat(vec![heartbeat(Some(u32::MAX), b"50 %"), heartbeat(None, b"")])),
+        ("04_complete", Operation::Complete(vec![complete(Some(1)), complete(None)])),
+        ("05_fail", Operation::Fail(fail)),
+        ("06_release", Operation::Release(Release { job_id, worker: worker.clone(), fencing_token })),
+        ("10_update_queue_required", Operation::UpdateQueue(update(Fencing::Required))),
+        ("10_update_queue_optional", Operation::UpdateQueue(update(Fencing::Optional))),
+    ];
+    let entry = |(name, operation): (&str, Operation)| {
+        let actor = Actor::Principal(PrincipalName::parse("", "ci/builder").unwrap());
+        let commands = vec![Command { actor, operation }];
+        let entry = Entry { lease_now: LeaseTime(123_456), wall_now: WallTime(1_750_000_000_123), commands };
+        sample(&format!("entry_kind_{name}"), entry, encode_entry_into, decode_entry)
+    };
+    let mut samples: Vec<_> = operations.into_iter().map(entry).collect();
+    let required = QueuePolicy { fencing: Fencing::Required, ..policy() };
+    samples.push(sample(
+        "row_queue_required",
+        (queue("builds/x86"), required),
+        |(queue, policy), out| encode_queue(queue, policy, out),
+        decode_queue,
+    ));
+    samples
+}
+
 /// One of each kind, a tick, and one with several commands.
 fn entries() -> Vec<(String, Vec<Command>)> {
     let by = |operation: Operation| Command {
@@ -182,26 +239,41 @@ fn work() -> Vec<(&'static str, Operation)> {
         (
             "03_heartbeat",
             Operation::Heartbeat(vec![
-                Heartbeat { job_id, worker: worker(), lease_ms: Some(700), progress: b"50 %".to_vec() },
-                Heartbeat { job_id: None, worker: worker(), lease_ms: None, progress: Vec::new() },
+                Heartbeat {
+                    fencing_token: None,
+                    job_id,
+                    worker: worker(),
+                    lease_ms: Some(700),
+                    progress: b"50 %".to_vec(),
+                },
+                Heartbeat { fencing_token: None, job_id: None, worker: worker(), lease_ms: None, progress: Vec::new() },
             ]),
         ),
         (
             "04_complete",
             Operation::Complete(vec![
                 Complete {
+                    fencing_token: None,
                     job_id,
                     worker: worker(),
                     result: b"ok".to_vec(),
                     attestation: Some(NewAttestation { attestation_type, bytes: b"seen".to_vec() }),
                     request_id: request_id("d-1"),
                 },
-                Complete { job_id: None, worker: worker(), result: Vec::new(), attestation: None, request_id: None },
+                Complete {
+                    fencing_token: None,
+                    job_id: None,
+                    worker: worker(),
+                    result: Vec::new(),
+                    attestation: None,
+                    request_id: None,
+                },
             ]),
         ),
         (
             "05_fail",
             Operation::Fail(Fail {
+                fencing_token: None,
                 job_id,
                 worker: worker(),
                 reason: "exit 1".into(),
@@ -209,7 +281,7 @@ fn work() -> Vec<(&'static str, Operation)> {
                 permanent: true,
             }),
         ),
-        ("06_release", Operation::Release(Release { job_id, worker: worker() })),
+        ("06_release", Operation::Release(Release { fencing_token: None, job_id, worker: worker() })),
         (
             "07_release_undelivered",
             Operation::ReleaseUndelivered(vec![Undelivered { job_id: JobId(258), attempts: 2 }]),
@@ -221,6 +293,7 @@ fn work() -> Vec<(&'static str, Operation)> {
 
 fn cluster() -> Vec<(&'static str, Operation)> {
     let patch = QueuePolicyPatch {
+        fencing: Default::default(),
         paused: Some(false),
         default_lease_ms: Some(30_000),
         max_attempts: Some(20),
@@ -251,6 +324,7 @@ fn labels() -> BTreeMap<String, String> {
 
 fn policy() -> QueuePolicy {
     QueuePolicy {
+        fencing: Default::default(),
         paused: true,
         default_lease_ms: 15_000,
         max_attempts: 7,

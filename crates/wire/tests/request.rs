@@ -46,7 +46,7 @@ fn fail() -> v1::FailJobRequest {
 }
 
 fn release() -> v1::ReleaseJobRequest {
-    v1::ReleaseJobRequest { job_id: "j1".into(), worker: "w".into() }
+    v1::ReleaseJobRequest { fencing_token: 0, job_id: "j1".into(), worker: "w".into() }
 }
 
 fn update() -> v1::UpdateQueueRequest {
@@ -93,16 +93,19 @@ fn update_one(message: v1::UpdateQueueRequest) -> Tried {
 }
 
 fn heartbeat_second(message: v1::HeartbeatJobRequest) -> Tried {
-    request::heartbeats(v1::HeartbeatJobsRequest { heartbeats: vec![heartbeat(), message] }).map(drop)
+    request::heartbeats(v1::HeartbeatJobsRequest { heartbeats: vec![heartbeat(), message] })?
+        .into_iter()
+        .try_for_each(|entry| entry.map(drop))
 }
 
 fn complete_second(message: v1::CompleteJobRequest) -> Tried {
     let completions = vec![complete(), message];
-    request::completions(v1::CompleteJobsRequest { completions, ..Default::default() }).map(drop)
+    let parsed = request::completions(v1::CompleteJobsRequest { completions, ..Default::default() })?;
+    parsed.into_iter().try_for_each(|entry| entry.map(drop))
 }
 
 fn batch_of_completions(message: v1::CompleteJobsRequest) -> Tried {
-    request::completions(message).map(drop)
+    request::completions(message)?.into_iter().try_for_each(|entry| entry.map(drop))
 }
 
 fn completions(request_id: &str) -> v1::CompleteJobsRequest {
@@ -383,7 +386,7 @@ fn labels_have_their_bounds() {
 fn entries_of_a_batch_get_request_ids_of_their_own() {
     let ids = |request_id: &str| -> Vec<String> {
         let parsed = request::completions(completions(request_id)).unwrap();
-        parsed.into_iter().map(|entry| entry.request_id.unwrap().as_str().to_owned()).collect()
+        parsed.into_iter().map(|entry| entry.unwrap().request_id.unwrap().as_str().to_owned()).collect()
     };
     assert_eq!(ids("r")[..2], ["r#0", "r#1"]);
     // At every length up to the bound, each entry gets one, no two the same, and the same at a repeat.
@@ -400,7 +403,7 @@ fn entries_of_a_batch_get_request_ids_of_their_own() {
     let mut batch = completions("r");
     batch.completions[1].request_id = "own".into();
     let parsed = request::completions(batch).unwrap();
-    assert_eq!(parsed[1].request_id.as_ref().unwrap().as_str(), "own");
+    assert_eq!(parsed[1].as_ref().unwrap().request_id.as_ref().unwrap().as_str(), "own");
     let without = request::completions(completions("")).unwrap();
-    assert!(without.iter().all(|entry| entry.request_id.is_none()));
+    assert!(without.iter().all(|entry| entry.as_ref().unwrap().request_id.is_none()));
 }

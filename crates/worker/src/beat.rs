@@ -6,6 +6,7 @@ use std::time::Duration;
 use ag_client::{Client, Code, v1};
 
 use crate::convert;
+use crate::fence;
 use crate::lease::{Due, Grant, LeaseTable};
 use crate::os;
 
@@ -15,7 +16,7 @@ const ENTRIES_MAX: usize = 1_000;
 const PROGRESS_BYTES_MAX: usize = 2 << 20;
 
 /// Sends heartbeats, each at a third of its lease, until the task is aborted.
-pub(crate) async fn beat(client: Client, label: String, lease: Duration, table: Arc<LeaseTable>) {
+pub(crate) async fn beat(client: Client, lease: Duration, table: Arc<LeaseTable>) {
     // A call may take until the next would be due; a replica that does not answer costs half of that at most.
     let client = client.with_deadline(lease / 3).with_try_timeout((lease / 6).min(Duration::from_secs(5)));
     loop {
@@ -31,7 +32,7 @@ pub(crate) async fn beat(client: Client, label: String, lease: Duration, table: 
             continue;
         }
         for batch in batches(due) {
-            send(&client, &label, lease, &table, batch).await;
+            send(&client, lease, &table, batch).await;
         }
     }
 }
@@ -50,16 +51,13 @@ fn batches(due: Vec<Due>) -> Vec<Vec<Due>> {
     batches
 }
 
-async fn send(client: &Client, label: &str, lease: Duration, table: &LeaseTable, mut batch: Vec<Due>) {
-    let heartbeats = batch.iter_mut().map(|due| v1::HeartbeatJobRequest {
-        job_id: due.job_id.clone(),
-        worker: label.into(),
-        lease: convert::duration(lease),
-        progress: std::mem::take(&mut due.progress),
+async fn send(client: &Client, lease: Duration, table: &LeaseTable, mut batch: Vec<Due>) {
+    let heartbeats = batch.iter_mut().map(|due| {
+        let (lease, progress) = (convert::duration(lease), std::mem::take(&mut due.progress));
+        (due.claim.clone(), v1::HeartbeatJobRequest { lease, progress, ..Default::default() })
     });
-    let request = v1::HeartbeatJobsRequest { heartbeats: heartbeats.collect() };
     let sent_at = os::boottime();
-    let answer = client.heartbeat_jobs(request).await;
+    let answer = client.heartbeat_jobs(heartbeats).await;
     let pause = (lease / 20).min(Duration::from_secs(1));
     let results = match answer {
         Ok(answer) if answer.value.results.len() == batch.len() => answer.value.results,
@@ -78,12 +76,13 @@ async fn send(client: &Client, label: &str, lease: Duration, table: &LeaseTable,
         let status = result.status.unwrap_or_default();
         match (Code::from(status.code), result.heartbeat) {
             (Code::Ok, Some(heartbeat)) => {
+                fence::told(heartbeat.fenced);
                 let lease = heartbeat.lease.as_ref().and_then(convert::from_duration).unwrap_or(lease);
                 table.extended(due.slot, Grant { sent_at, lease }, heartbeat.cancel_requested);
             }
             (Code::NotFound | Code::FailedPrecondition, _) => table.refused(due.slot, &status.reason),
             (code, _) => {
-                tracing::warn!(job_id = due.job_id, ?code, status.message, "a heartbeat was not taken");
+                tracing::warn!(job_id = due.claim.job_id(), ?code, status.message, "a heartbeat was not taken");
                 table.unanswered(due.slot, pause);
             }
         }
@@ -92,11 +91,13 @@ async fn send(client: &Client, label: &str, lease: Duration, table: &LeaseTable,
 
 #[cfg(test)]
 mod tests {
+    use ag_client::Claim;
+
     use super::*;
 
     #[test]
     fn batches_keep_both_bounds_and_the_order() {
-        let due = |slot, bytes| Due { slot, job_id: String::new(), progress: vec![0; bytes] };
+        let due = |slot, bytes| Due { slot, claim: Claim::unfenced("j1", "w"), progress: vec![0; bytes] };
         let sizes = |due: Vec<Due>| batches(due).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(sizes((0..1_000).map(|slot| due(slot, 0)).collect()), [1_000]);
         assert_eq!(sizes((0..1_001).map(|slot| due(slot, 0)).collect()), [1_000, 1]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ag_client::v1;
+use ag_client::{Claim, v1};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -42,12 +42,15 @@ enum Stopped {
 /// Works on a claimed job to its end. Gives how it ended.
 pub(crate) async fn work(shared: Arc<Shared>, job: v1::Job, grant: Grant) -> Event {
     let claim = reference(&job);
+    let Some(held) = Claim::of(&job, &shared.config.label) else {
+        return Event::Lost { claim, reason: "the service gave the claim no number".into() };
+    };
     let progress = shared.progress.file(&job.job_id, job.attempts);
     let run = run_of(&shared.config, &job, progress.path().display().to_string());
-    let slot = Arc::new(shared.table.register(&job.job_id, grant, progress));
+    let slot = Arc::new(shared.table.register(held.clone(), grant, progress));
     let started_ms = now_ms();
     if *shared.stop.borrow() {
-        return give_back(&shared, &slot, &claim, "the worker stops").await;
+        return give_back(&shared, &slot, &held, claim, "the worker stops").await;
     }
     let (ended, stopped) = match command::start(run, Arc::clone(&slot), Arc::clone(&shared.keeper)).await {
         Ok(running) => {
@@ -60,13 +63,15 @@ pub(crate) async fn work(shared: Arc<Shared>, job: v1::Job, grant: Grant) -> Eve
         return Event::Lost { claim, reason };
     }
     match (stopped, &ended.verdict) {
-        (Stopped::Drained, _) => give_back(&shared, &slot, &claim, "the worker stops").await,
-        (Stopped::Cancelled, _) => fail(&shared, &slot, &job, claim, "stopped, because it was cancelled".into()).await,
-        (Stopped::No, Verdict::Exit(0)) => complete(&shared, &slot, &job, claim, ended.result, started_ms).await,
-        (Stopped::No, Verdict::Exit(EXIT_RELEASE)) => {
-            give_back(&shared, &slot, &claim, &format!("the command exited with {EXIT_RELEASE}")).await
+        (Stopped::Drained, _) => give_back(&shared, &slot, &held, claim, "the worker stops").await,
+        (Stopped::Cancelled, _) => {
+            fail(&shared, &slot, &job, &held, claim, "stopped, because it was cancelled".into()).await
         }
-        (Stopped::No, _) => fail(&shared, &slot, &job, claim, reason(&ended)).await,
+        (Stopped::No, Verdict::Exit(0)) => complete(&shared, &slot, &job, &held, claim, ended.result, started_ms).await,
+        (Stopped::No, Verdict::Exit(EXIT_RELEASE)) => {
+            give_back(&shared, &slot, &held, claim, &format!("the command exited with {EXIT_RELEASE}")).await
+        }
+        (Stopped::No, _) => fail(&shared, &slot, &job, &held, claim, reason(&ended)).await,
     }
 }
 
@@ -127,6 +132,7 @@ async fn complete(
     shared: &Shared,
     slot: &Slot,
     job: &v1::Job,
+    held: &Claim,
     claim: ClaimRef,
     result: Vec<u8>,
     started_ms: u64,
@@ -137,24 +143,17 @@ async fn complete(
         true => (attest::envelope(&facts), ATTESTATION_TYPE.to_owned()),
         false => (Vec::new(), String::new()),
     };
-    let request = v1::CompleteJobRequest {
-        job_id: job.job_id.clone(),
-        worker: shared.config.label.clone(),
-        result,
-        attestation,
-        attestation_type,
-        request_id: String::new(),
-    };
-    match report::complete(&shared.config.client, slot, request).await {
+    let request = v1::CompleteJobRequest { result, attestation, attestation_type, ..Default::default() };
+    match report::complete(&shared.config.client, slot, held, request).await {
         Taken::Yes => Event::Completed(claim),
         Taken::Lost(reason) => Event::Lost { claim, reason },
         Taken::Unknown(reason) => Event::Unknown { claim, reason },
     }
 }
 
-async fn fail(shared: &Shared, slot: &Slot, job: &v1::Job, claim: ClaimRef, reason: String) -> Event {
-    let request = report::failure(job, &shared.config.label, &reason, shared.config.retry_backoff);
-    match report::fail(&shared.config.client, slot, request).await {
+async fn fail(shared: &Shared, slot: &Slot, job: &v1::Job, held: &Claim, claim: ClaimRef, reason: String) -> Event {
+    let request = report::failure(job, &reason, shared.config.retry_backoff);
+    match report::fail(&shared.config.client, slot, held, request).await {
         Taken::Yes => Event::Failed { claim, reason },
         Taken::Lost(reason) => Event::Lost { claim, reason },
         Taken::Unknown(reason) => Event::Unknown { claim, reason },
@@ -162,10 +161,8 @@ async fn fail(shared: &Shared, slot: &Slot, job: &v1::Job, claim: ClaimRef, reas
 }
 
 /// Gives a claim back.
-async fn give_back(shared: &Shared, slot: &Slot, claim: &ClaimRef, reason: &str) -> Event {
-    let request = v1::ReleaseJobRequest { job_id: claim.job_id.clone(), worker: shared.config.label.clone() };
-    let claim = claim.clone();
-    match report::release(&shared.config.client, slot, request).await {
+async fn give_back(shared: &Shared, slot: &Slot, held: &Claim, claim: ClaimRef, reason: &str) -> Event {
+    match report::release(&shared.config.client, slot, held).await {
         Taken::Yes => Event::Released { claim, reason: reason.into() },
         Taken::Lost(reason) => Event::Lost { claim, reason },
         Taken::Unknown(reason) => Event::Unknown { claim, reason },

@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use ag_client::Claim;
 use tokio::sync::{Notify, watch};
 
 use crate::os::{self, Signal};
@@ -57,7 +58,7 @@ pub(crate) enum News {
 }
 
 struct Entry {
-    job_id: String,
+    claim: Claim,
     deadline: Duration,
     next_beat: Duration,
     group: Option<i32>,
@@ -97,7 +98,7 @@ impl Entry {
 /// A claim whose heartbeat is due.
 pub(crate) struct Due {
     pub slot: u64,
-    pub job_id: String,
+    pub claim: Claim,
     pub progress: Vec<u8>,
 }
 
@@ -133,13 +134,13 @@ impl LeaseTable {
     }
 
     /// Takes in a claim.
-    pub fn register(self: &Arc<Self>, job_id: &str, grant: Grant, progress: ProgressFile) -> Slot {
+    pub fn register(self: &Arc<Self>, claim: Claim, grant: Grant, progress: ProgressFile) -> Slot {
         let (news, receiver) = watch::channel(News::Held);
         let mut entries = self.lock();
         let number = entries.next_slot;
         entries.next_slot += 1;
         let (deadline, next_beat) = (grant.deadline(), grant.next_beat());
-        let entry = Entry { job_id: job_id.into(), deadline, next_beat, group: None, finishing: false, progress, news };
+        let entry = Entry { claim, deadline, next_beat, group: None, finishing: false, progress, news };
         entries.by_slot.insert(number, entry);
         drop(entries);
         self.filled.notify_all();
@@ -158,7 +159,7 @@ impl LeaseTable {
                 continue;
             }
             if entry.next_beat <= now + ahead {
-                due.push(Due { slot: *slot, job_id: entry.job_id.clone(), progress: entry.progress.news() });
+                due.push(Due { slot: *slot, claim: entry.claim.clone(), progress: entry.progress.news() });
             } else {
                 let wait = entry.next_beat.saturating_sub(now);
                 next = Some(next.map_or(wait, |next| next.min(wait)));
@@ -307,7 +308,7 @@ mod tests {
     }
 
     fn held(table: &Arc<LeaseTable>, dir: &ProgressDir, sent_at: Duration, lease: Duration) -> Slot {
-        table.register("j1", Grant { sent_at, lease }, dir.file("j1", 1))
+        table.register(Claim::unfenced("j1", "w"), Grant { sent_at, lease }, dir.file("j1", 1))
     }
 
     #[test]

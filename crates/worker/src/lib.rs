@@ -39,6 +39,7 @@ mod command;
 mod config;
 mod convert;
 mod event;
+mod fence;
 mod keeper;
 mod lease;
 mod os;

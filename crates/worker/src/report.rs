@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use ag_client::{Answer, Client, ClientError, Code, v1};
+use ag_client::{Answer, Claim, Client, ClientError, Code, v1};
 
 use crate::convert;
+use crate::fence;
 use crate::lease::Slot;
 
 /// Longest time for one call, after which it is sent again if that is safe.
@@ -23,32 +24,34 @@ pub(crate) enum Taken {
 }
 
 /// Completes the job; repeated with its one request id for as long as the claim is held.
-pub(crate) async fn complete(client: &Client, slot: &Slot, mut request: v1::CompleteJobRequest) -> Taken {
+pub(crate) async fn complete(
+    client: &Client,
+    slot: &Slot,
+    claim: &Claim,
+    mut request: v1::CompleteJobRequest,
+) -> Taken {
     request.request_id = ag_client::new_request_id();
     let send = |client: Client| {
         let request = request.clone();
-        async move { client.complete_job(request).await }
+        async move { client.complete_job(claim, request).await }
     };
     until_taken(client, slot, true, send).await
 }
 
-/// Reports a failure. A report that may have been taken is not sent again: by then the job may be claimed anew under
-/// the same label, and the second report would end that claim.
-pub(crate) async fn fail(client: &Client, slot: &Slot, request: v1::FailJobRequest) -> Taken {
+/// Reports a failure. A report that may have been taken is not sent again: where nothing is fenced, the job may by then
+/// be claimed anew under the same label, and the second report would end that claim.
+pub(crate) async fn fail(client: &Client, slot: &Slot, claim: &Claim, request: v1::FailJobRequest) -> Taken {
     let send = |client: Client| {
         let mut request = request.clone();
         request.reason = cut(&request.reason);
-        async move { client.fail_job(request).await }
+        async move { client.fail_job(claim, request).await }
     };
     until_taken(client, slot, false, send).await
 }
 
 /// Gives the claim back.
-pub(crate) async fn release(client: &Client, slot: &Slot, request: v1::ReleaseJobRequest) -> Taken {
-    let send = |client: Client| {
-        let request = request.clone();
-        async move { client.release_job(request).await }
-    };
+pub(crate) async fn release(client: &Client, slot: &Slot, claim: &Claim) -> Taken {
+    let send = |client: Client| async move { client.release_job(claim).await };
     until_taken(client, slot, true, send).await
 }
 
@@ -66,7 +69,10 @@ where
         };
         let client = client.with_deadline(remaining.clamp(Duration::from_millis(1), CALL_MAX));
         let error = match send(client).await {
-            Ok(_) => return Taken::Yes,
+            Ok(answer) => {
+                fence::told(answer.value.fenced);
+                return Taken::Yes;
+            }
             Err(error) => error,
         };
         match error.code() {
@@ -93,15 +99,13 @@ fn cut(reason: &str) -> String {
 }
 
 /// A failure report of this claim.
-pub(crate) fn failure(job: &v1::Job, label: &str, reason: &str, backoff: Duration) -> v1::FailJobRequest {
+pub(crate) fn failure(job: &v1::Job, reason: &str, backoff: Duration) -> v1::FailJobRequest {
     let charged = job.attempts.saturating_sub(job.releases).max(1);
     let pause = backoff.saturating_mul(1 << (charged - 1).min(20)).min(backoff.max(Duration::from_secs(300)));
     v1::FailJobRequest {
-        job_id: job.job_id.clone(),
-        worker: label.into(),
         reason: reason.into(),
         retry_after: convert::duration(pause).filter(|_| !pause.is_zero()),
-        permanent: false,
+        ..Default::default()
     }
 }
 
@@ -122,7 +126,7 @@ mod tests {
     fn retries_are_put_off_twice_as_long_each_time_up_to_a_bound() {
         let pause = |attempts, releases, backoff| {
             let job = v1::Job { attempts, releases, ..Default::default() };
-            failure(&job, "w", "", backoff).retry_after.map(|pause| pause.seconds)
+            failure(&job, "", backoff).retry_after.map(|pause| pause.seconds)
         };
         let second = Duration::from_secs(1);
         assert_eq!([1, 2, 3, 9].map(|attempts| pause(attempts, 0, second)), [1, 2, 4, 256].map(Some));

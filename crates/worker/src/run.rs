@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ag_client::{Answer, ClientError, Code, v1};
+use ag_client::{Answer, Claim, ClientError, Code, v1};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ pub async fn run(config: WorkerConfig, shutdown: impl Future<Output = ()>) -> Re
     let keeper = Arc::new(Keeper::start(progress.path()).map_err(WorkerError::SetUp)?);
     let (tell_stop, stop) = watch::channel(false);
     let mut beats = JoinSet::new();
-    beats.spawn(beat::beat(config.client.clone(), config.label.clone(), config.lease, Arc::clone(&table)));
+    beats.spawn(beat::beat(config.client.clone(), config.lease, Arc::clone(&table)));
     let shared = Arc::new(Shared { config, table, keeper, progress, stop });
     let mut worker =
         Worker { shared, jobs: JoinSet::new(), report: WorkerReport::default(), pauses: 0, pause_until: None };
@@ -176,18 +176,25 @@ impl Worker {
 
     /// Extends claims that have not begun to run. Those that are not extended are told of as lost.
     async fn confirm(&mut self, jobs: Vec<v1::Job>) -> Vec<(v1::Job, Grant)> {
+        // A claim without a number would be told as lost by its task.
+        let (jobs, unnumbered): (Vec<_>, Vec<_>) = jobs.into_iter().partition(|job| job.attempts > 0);
+        for job in unnumbered {
+            let reason = "the service gave the claim no number".to_owned();
+            self.tell(Event::Lost { claim: claim::reference(&job), reason });
+        }
         let config = &self.shared.config;
-        let heartbeats = jobs.iter().map(|job| v1::HeartbeatJobRequest {
-            job_id: job.job_id.clone(),
-            worker: config.label.clone(),
-            lease: convert::duration(config.lease),
-            progress: Vec::new(),
-        });
-        let request = v1::HeartbeatJobsRequest { heartbeats: heartbeats.collect() };
+        let heartbeats: Vec<_> = jobs
+            .iter()
+            .filter_map(|job| Claim::of(job, &config.label))
+            .map(|claim| {
+                let lease = convert::duration(config.lease);
+                (claim, v1::HeartbeatJobRequest { lease, ..Default::default() })
+            })
+            .collect();
         let client = config.client.with_deadline(config.lease).with_try_timeout(config.lease / 6);
         let sent_at = os::boottime();
         let grant = Grant { sent_at, lease: config.lease };
-        let (results, problem) = match client.heartbeat_jobs(request).await {
+        let (results, problem) = match client.heartbeat_jobs(heartbeats).await {
             Ok(answer) => (answer.into_value().results, "its first heartbeat got no answer".to_owned()),
             Err(error) => (Vec::new(), format!("its first heartbeat got no answer: {error}")),
         };
@@ -221,8 +228,8 @@ impl Worker {
         for job in jobs {
             let claim = claim::reference(&job);
             self.tell(Event::Claimed(claim.clone()));
-            let request = v1::ReleaseJobRequest { job_id: job.job_id, worker: label.clone() };
-            match client.release_job(request).await {
+            let Some(held) = Claim::of(&job, &label) else { continue };
+            match client.release_job(&held).await {
                 Ok(_) => self.tell(Event::Released { claim, reason: "the worker stops".into() }),
                 Err(error) => self.tell(Event::Unknown { claim, reason: error.to_string() }),
             }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use ag_worker::{Event, WorkerConfig};
 use board::support::{Fake, until};
-use board::{Board, Mood, config, pid_in, runs, start, until_dead};
+use board::{Board, CLAIM_NUMBER, Mood, config, pid_in, runs, start, until_dead};
 
 const LEASE: Duration = Duration::from_secs(2);
 
@@ -96,6 +96,50 @@ async fn a_refused_heartbeat_kills_at_once() {
     assert_eq!(lost.reason(), "its heartbeat was refused: CLAIM_LOST");
     working.stop().await;
     assert!(!fake.script.verbs().contains(&"fail"));
+}
+
+/// Field report T10. A refusal by the fence ends the whole process group at once, and is no failure of the job.
+#[tokio::test]
+async fn a_heartbeat_that_is_fenced_off_kills_at_once_and_reports_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let fake = Fake::start(Board::with(&["a"]));
+    let working = start(config(&fake.addr.to_string(), &stubborn(dir.path())));
+    let child = pid_in(&dir.path().join("child")).await;
+    fake.script.heartbeats(Mood::Fence);
+    let refused_at = until("a heartbeat", || fake.script.of("heartbeat").last().map(|beat| beat.at)).await;
+    let dead = until_dead(child).await;
+    assert!(dead < refused_at + LEASE / 2);
+    let (lost, _) = working.until("lost").await;
+    assert_eq!(lost.reason(), "its heartbeat was refused: STALE_FENCING_TOKEN");
+    let report = working.stop().await;
+    assert_eq!((report.lost, report.failed), (1, 0));
+    assert!(fake.script.verbs().iter().all(|verb| *verb == "claim"), "{:?}", fake.script.verbs());
+}
+
+#[tokio::test]
+async fn a_completion_that_is_fenced_off_is_a_lost_claim_and_no_failure() {
+    let fake = Fake::start(Board::with(&["a"]));
+    fake.script.completions(Mood::Fence);
+    let working = start(config(&fake.addr.to_string(), "true"));
+    let (lost, _) = working.until("lost").await;
+    assert!(lost.reason().contains("STALE_FENCING_TOKEN"), "{}", lost.reason());
+    working.stop().await;
+    assert!(!fake.script.verbs().contains(&"fail"));
+    assert_eq!(fake.script.of("complete").len(), 1);
+}
+
+/// Whatever becomes of a claim, each call on it carries its number.
+#[tokio::test]
+async fn every_call_carries_the_number_of_the_claim() {
+    for (command, verb) in [("sleep 1", "complete"), ("sleep 1; exit 1", "fail"), ("sleep 1; exit 75", "release")] {
+        let fake = Fake::start(Board::with(&["a"]));
+        let working = start(config(&fake.addr.to_string(), command));
+        until("the end is reported", || (!fake.script.of(verb).is_empty()).then_some(())).await;
+        working.stop().await;
+        let calls: Vec<_> = fake.script.seen().into_iter().filter(|seen| seen.verb != "claim").collect();
+        assert!(calls.iter().any(|seen| seen.verb == "heartbeat"), "{calls:?}");
+        assert!(calls.iter().all(|seen| seen.fencing_token == u64::from(CLAIM_NUMBER)), "{calls:?}");
+    }
 }
 
 #[tokio::test]

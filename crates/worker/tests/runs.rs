@@ -18,7 +18,7 @@ async fn the_payload_becomes_the_result() {
     assert_eq!(ended.name(), "completed");
     let completions = fake.script.of("complete");
     assert_eq!(completions.len(), 1);
-    assert_eq!(completions[0].text, "HELLO q j0000000000000001 1 1");
+    assert_eq!(completions[0].text, "HELLO q j0000000000000001 7 1");
     assert!(!completions[0].request_id.is_empty());
     assert!(completions[0].attestation.is_empty() && completions[0].attestation_type.is_empty());
 }

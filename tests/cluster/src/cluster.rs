@@ -21,6 +21,8 @@ pub struct Cluster {
     base_port: u16,
     environment: BTreeMap<String, String>,
     replicas: BTreeMap<u16, Child>,
+    /// Replicas that run another build than this one.
+    builds: BTreeMap<u16, PathBuf>,
 }
 
 impl Cluster {
@@ -32,9 +34,19 @@ impl Cluster {
 
     /// The same, in a folder that is there.
     pub async fn start_in(folder: TempDir, replicas: u16, environment: &[(&str, &str)]) -> Result<Self> {
+        Self::start_builds(folder, replicas, environment, BTreeMap::new()).await
+    }
+
+    /// The same, with another build for some of them.
+    pub async fn start_builds(
+        folder: TempDir,
+        replicas: u16,
+        environment: &[(&str, &str)],
+        builds: BTreeMap<u16, PathBuf>,
+    ) -> Result<Self> {
         let environment = environment.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
         let base_port = free_ports(replicas + 2)?;
-        let mut cluster = Self { folder, base_port, environment, replicas: BTreeMap::new() };
+        let mut cluster = Self { folder, base_port, environment, replicas: BTreeMap::new(), builds };
         for number in 1..=replicas {
             cluster.start_replica(number)?;
         }
@@ -52,7 +64,10 @@ impl Cluster {
         let folder = self.replica_folder(number);
         std::fs::create_dir_all(&folder)?;
         let log = std::fs::OpenOptions::new().create(true).append(true).open(folder.join("log.txt"))?;
-        let mut command = Command::new(binary("ag")?);
+        let mut command = Command::new(match self.builds.get(&number) {
+            Some(build) => build.clone(),
+            None => binary("ag")?,
+        });
         command
             .arg("serve")
             .env("AG_DATA", folder.join("data"))
@@ -70,6 +85,24 @@ impl Cluster {
     /// Another environment for processes that are started from now on.
     pub fn set_environment(&mut self, environment: &[(&str, &str)]) {
         self.environment = environment.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+    }
+
+    /// The build of a replica, from its next start on; `None`: this one.
+    pub fn set_build(&mut self, number: u16, build: Option<PathBuf>) {
+        match build {
+            Some(build) => self.builds.insert(number, build),
+            None => self.builds.remove(&number),
+        };
+    }
+
+    /// Waits until the cluster is at this version.
+    pub async fn at_version(&self, cluster_version: u32) -> Result<()> {
+        let client = self.client()?;
+        let ask = || async {
+            let cluster = client.get_cluster(v1::GetClusterRequest {}).await?.value;
+            Ok((cluster.cluster_version == cluster_version).then_some(()))
+        };
+        until(&format!("cluster version {cluster_version}"), PATIENCE, ask).await
     }
 
     /// Where the data and the log of a replica are.

@@ -6,6 +6,9 @@ pub mod http;
 pub mod load;
 pub mod local;
 pub mod power;
+pub mod proxy;
+pub mod release;
+pub mod worker;
 
 use std::path::PathBuf;
 use std::time::Duration;

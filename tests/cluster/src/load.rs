@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ag_client::{Client, v1};
+use ag_client::{Claim, Client, v1};
 use anyhow::{Context as _, Result, ensure};
 use sha2::{Digest as _, Sha256};
 use tokio::task::JoinSet;
@@ -109,21 +109,23 @@ async fn work(client: Client, number: usize, stop: Arc<AtomicBool>) -> Told {
         };
         let Some(job) = job else { continue };
         told.successes.push(Instant::now());
-        let (job_id, result) = (job.job_id.clone(), format!("by {worker}").into_bytes());
-        let heartbeat = v1::HeartbeatJobRequest { job_id, worker: worker.clone(), ..Default::default() };
+        let result = format!("by {worker}").into_bytes();
+        let Some(claim) = Claim::of(&job, &worker) else {
+            told.failures.push(format!("claim: {} has no number", job.job_id));
+            continue;
+        };
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        match client.heartbeat_job(heartbeat).await {
+        match client.heartbeat_job(&claim, v1::HeartbeatJobRequest::default()).await {
             Ok(_) => told.successes.push(Instant::now()),
             Err(error) => told.failures.push(format!("heartbeat: {error}")),
         }
         if stop.load(Ordering::Relaxed) {
             break;
         }
-        let (job_id, worker) = (job.job_id.clone(), worker.clone());
-        let complete = v1::CompleteJobRequest { job_id, worker, result: result.clone(), ..Default::default() };
-        match client.complete_job(complete).await {
+        let complete = v1::CompleteJobRequest { result: result.clone(), ..Default::default() };
+        match client.complete_job(&claim, complete).await {
             Ok(_) => {
                 told.completed.insert(job.job_id, result);
                 told.successes.push(Instant::now());

@@ -111,7 +111,7 @@ async fn a_leader_that_was_away_takes_no_claim_away() -> Result<()> {
     let mut beats = 0;
     while away.elapsed() < Duration::from_secs(7) {
         let beat = v1::HeartbeatJobRequest { job_id: job_id.clone(), worker: "w".into(), ..Default::default() };
-        client.heartbeat_job(beat).await.context("a heartbeat while the old leader is away")?;
+        client.raw().heartbeat_job(beat).await.context("a heartbeat while the old leader is away")?;
         beats += 1;
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
@@ -121,7 +121,7 @@ async fn a_leader_that_was_away_takes_no_claim_away() -> Result<()> {
     let taken = cluster.client_of(old)?.claim_job(claim("other", 5)).await?.value.job;
     ensure!(taken.is_none(), "the claim was taken away: {taken:?}");
     let complete = v1::CompleteJobRequest { job_id, worker: "w".into(), ..Default::default() };
-    let completed = cluster.client_of(old)?.complete_job(complete).await?.value;
+    let completed = cluster.client_of(old)?.raw().complete_job(complete).await?.value;
     ensure!(completed.attempts == 1, "{completed:?}");
     println!("leader {old} was away for 7 s, {beats} heartbeats elsewhere; the claim stayed");
     Ok(())

@@ -6,8 +6,9 @@ use ag_client::v1;
 use ag_cluster_tests::cluster::{Cluster, client, same_hash};
 use ag_cluster_tests::load::{Load, check, check_on};
 use ag_cluster_tests::local::Local;
-use ag_cluster_tests::until;
+use ag_cluster_tests::{http, until};
 use anyhow::{Context as _, Result, ensure};
+use serde_json::json;
 
 /// Waits until the clients have been at work for this long.
 async fn work_for(duration: Duration) {
@@ -89,7 +90,8 @@ async fn leader_addr(addrs: &[String]) -> Result<String> {
     until("a leader", Duration::from_secs(30), ask).await
 }
 
-/// Kind E. The leader is killed while a thousand claims are held: none of them lapses for it.
+/// Kind E, T20 and T29. The leader is killed while a thousand claims are held, and another worker waits for jobs all
+/// the time: it gets none of them while they are held, and all of them once their leases are over, not much later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_is_lost_when_the_leader_is_killed() -> Result<()> {
     let mut cluster = Cluster::start(3, &[]).await?;
@@ -109,20 +111,116 @@ async fn no_lease_is_lost_when_the_leader_is_killed() -> Result<()> {
     let leader = cluster.leader().await?;
     cluster.kill(leader)?;
     let client = cluster.client()?;
+    let greedy = client.clone();
+    let rival = tokio::spawn(async move {
+        let mut taken: Vec<(String, std::time::Instant)> = Vec::new();
+        while taken.len() < 1_000 && held.elapsed() < Duration::from_secs(40) {
+            let request = v1::ClaimJobsRequest {
+                queues: vec!["q".into()],
+                worker: "rival".into(),
+                lease: Some(prost_types::Duration { seconds: 60, nanos: 0 }),
+                wait: Some(prost_types::Duration { seconds: 2, nanos: 0 }),
+                max_jobs: 1_000,
+                ..Default::default()
+            };
+            let Ok(answer) = greedy.claim_jobs(request).await else { continue };
+            taken.extend(answer.value.jobs.into_iter().map(|job| (job.job_id, std::time::Instant::now())));
+        }
+        taken
+    });
     let entry = |job: &v1::Job| v1::HeartbeatJobRequest {
         job_id: job.job_id.clone(),
         worker: "w".into(),
         ..Default::default()
     };
     let request = v1::HeartbeatJobsRequest { heartbeats: claimed.iter().map(entry).collect() };
-    let results = client.heartbeat_jobs(request).await?.value.results;
+    let results = client.raw().heartbeat_jobs(request).await?.value.results;
     let refused = results.iter().filter(|result| result.status.as_ref().is_some_and(|status| status.code != 0)).count();
     println!("1,000 claims held through an election of {} ms: {refused} refused", held.elapsed().as_millis());
     ensure!(results.len() == 1_000 && refused == 0, "{refused} of {} heartbeats were refused", results.len());
+    // The heartbeats end here. Their leases run from when they were applied: after the call began, before it returned.
+    let extended = std::time::Instant::now();
+    ensure!(!rival.is_finished(), "the rival took jobs whose claims were held");
+    let taken = rival.await?;
+    let first = taken.iter().map(|(_, at)| *at).min().context("the rival got nothing")?;
+    let last = taken.iter().map(|(_, at)| *at).max().context("the rival got nothing")?;
+    println!(
+        "{} handed on {} to {} ms after the last heartbeat, with leases of 5,000 ms",
+        taken.len(),
+        first.duration_since(extended).as_millis(),
+        last.duration_since(extended).as_millis()
+    );
+    ensure!(taken.len() == 1_000, "{} handed on", taken.len());
+    ensure!(first.duration_since(extended) > Duration::from_millis(4_500), "a lease ended early");
+    ensure!(last.duration_since(extended) < Duration::from_secs(5 + 1 + 3), "a lease ended late");
     Ok(())
 }
 
-/// Kind E. A call whose answer was lost is repeated on another replica: the same answer, one effect.
+/// Kind E, T34. The leader dies with the answers of an enqueue, a claim and a completion on their way; repeated
+/// elsewhere they get one answer, and have had one effect.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_whose_answers_die_with_the_leader_are_repeated_elsewhere() -> Result<()> {
+    let mut cluster = Cluster::start(3, &[]).await?;
+    let queue = json!({"queue": "q", "requestId": "e-1"});
+    let claim = json!({"queues": ["q"], "worker": "w", "lease": "60s", "requestId": "c-1"});
+    let mut path = "/v1/jobs".to_owned();
+    let mut job_id = String::new();
+    for (verb, body) in [("enqueue", queue), ("claim", claim), ("complete", json!({"worker": "w", "requestId": "d-1"}))]
+    {
+        match verb {
+            "claim" => path = "/v1/jobs:claim".into(),
+            "complete" => path = format!("/v1/jobs/{job_id}:complete"),
+            _ => {}
+        }
+        let leader = cluster.leader().await?;
+        http::send_and_hang_up(&cluster.addr(leader), &path, &body).await?;
+        cluster.kill(leader)?;
+        let survivors: Vec<_> = cluster.running();
+        let mut answers = Vec::new();
+        for number in survivors {
+            let addr = cluster.addr(number);
+            let ask = || async {
+                let answer = http::post(&addr, &path, &body).await?;
+                Ok((answer.status == 200).then_some(answer.json))
+            };
+            answers.push(until("the repeated call is answered", Duration::from_secs(30), ask).await?);
+        }
+        ensure!(answers[0] == answers[1], "{verb}: {answers:?}");
+        let job = if verb == "claim" { &answers[0]["job"] } else { &answers[0] };
+        job_id = job["jobId"].as_str().context("a job")?.to_owned();
+        cluster.start_replica(leader)?;
+        cluster.serve_all().await?;
+    }
+    let audit = cluster.audit(1).await?;
+    for verb in ["enqueue", "claim", "complete"] {
+        let done = audit.iter().filter(|record| record.verb == verb && record.outcome == "done").count();
+        ensure!(done == 1, "{verb} had {done} effects");
+    }
+    Ok(())
+}
+
+/// Kind E, T36. A leader that was paused and superseded answers no read from what it held before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_superseded_while_it_was_paused_reads_nothing_old() -> Result<()> {
+    let cluster = Cluster::start(3, &[]).await?;
+    let job = v1::EnqueueJobRequest { queue: "q".into(), ..Default::default() };
+    let job_id = cluster.client()?.enqueue_job(job).await?.value.job_id;
+    let old = cluster.leader().await?;
+    let others: Vec<_> = cluster.addrs().into_iter().filter(|addr| *addr != cluster.addr(old)).collect();
+    let elsewhere = client(&others)?;
+    cluster.signal(old, libc::SIGSTOP)?;
+    let cancelled = elsewhere.cancel_job(v1::CancelJobRequest { job_id: job_id.clone() }).await;
+    cluster.signal(old, libc::SIGCONT)?;
+    cancelled?;
+    // At once, before it can have heard of anything.
+    for _ in 0..20 {
+        let read = http::get(&cluster.addr(old), &format!("/v1/jobs/{job_id}")).await?;
+        ensure!(read.status == 503 || read.json["state"] == "CANCELLED", "an old state was read: {read:?}");
+    }
+    Ok(())
+}
+
+/// Kind E. A repeated call is given the same answer by every replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeated_call_on_another_replica_gets_the_first_answer() -> Result<()> {
     let cluster = Cluster::start(3, &[]).await?;
@@ -151,7 +249,7 @@ async fn a_repeated_call_on_another_replica_gets_the_first_answer() -> Result<()
         ..Default::default()
     };
     for number in 1..=3 {
-        completed.push(cluster.client_of(number)?.complete_job(complete.clone()).await?);
+        completed.push(cluster.client_of(number)?.raw().complete_job(complete.clone()).await?);
     }
     ensure!(enqueued.windows(2).all(|pair| pair[0] == pair[1]), "{enqueued:?}");
     ensure!(claimed.windows(2).all(|pair| pair[0] == pair[1]), "{claimed:?}");

@@ -1,11 +1,11 @@
 //! Workers that lost their claims, on purpose.
 //!
-//! 0.1.0 knows the holder of a claim by its name alone. A caller under another name is refused. One under the same
-//! name, such as the former self of a worker that was started again, gets through: these scenes count both.
+//! A caller under another name is refused by its name. One under the same name, such as the former self of a worker
+//! that was started again, is refused by the number of its claim: these scenes count both.
 
 use std::time::{Duration, Instant};
 
-use ag_client::{Client, Code, v1};
+use ag_client::{Claim, Client, Code, v1};
 use anyhow::{Context as _, Result, ensure};
 
 use crate::input::InputJob;
@@ -23,8 +23,10 @@ pub struct Scenes {
     pub jobs: u64,
     /// Calls of an older claim, under another name, that were refused.
     pub refused: u64,
-    /// Heartbeats of an older claim, under the same name, that were accepted.
-    pub stale_heartbeats: u64,
+    /// Calls of an older claim, under the same name, that were refused.
+    pub fenced_off: u64,
+    /// Calls of an older claim, under the same name, completions apart, that were accepted.
+    pub stale_calls: u64,
     /// Completions of an older claim, under the same name, that were accepted.
     pub stale_completions: u64,
     /// Reports by the real worker that was stopped and continued; it must not have made any.
@@ -34,11 +36,26 @@ pub struct Scenes {
 /// All scenes, one after the other.
 pub async fn all(client: Client, addrs: String, job: InputJob, command: String, start: Instant) -> Result<Scenes> {
     let mut scenes = Scenes::default();
+    let cluster_version = fenced(&client).await.context("the cluster version")?;
+    say(start, &format!("the cluster is at version {cluster_version}: it compares the numbers of claims"));
     stopped_worker(&client, &addrs, &job, &command, start, &mut scenes).await.context("the stopped worker")?;
     other_name(&client, &job, &mut scenes).await.context("a stale caller with another name")?;
     same_name(&client, &job, &mut scenes).await.context("a stale caller with the same name")?;
     say(start, "the stale callers have had their say");
     Ok(scenes)
+}
+
+/// Waits until the cluster version, which rises by itself, has brought the fence. Gives it.
+async fn fenced(client: &Client) -> Result<u32> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let cluster = client.get_cluster(v1::GetClusterRequest {}).await?.value;
+        if cluster.cluster_version >= 2 {
+            return Ok(cluster.cluster_version);
+        }
+        ensure!(Instant::now() < deadline, "the cluster is at version {} still", cluster.cluster_version);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 /// A real worker is stopped past its lease, its job is done by a second one with the same label, and it is continued.
@@ -98,14 +115,12 @@ async fn other_name(client: &Client, job: &InputJob, scenes: &mut Scenes) -> Res
     let queue = "demo-other-name";
     let job_id = enqueue(client, queue, job).await?;
     scenes.jobs += 1;
-    claim(client, queue, "demo-old", 1).await?;
+    let old = claim(client, queue, "demo-old", 1).await?;
     until(client, &job_id, "lapsed", |job| job.lapsed).await?;
-    claim(client, queue, "demo-new", 2).await?;
-    let heartbeaten = client.heartbeat_job(heartbeat(&job_id, "demo-old")).await.map(drop);
-    let completed = client.complete_job(complete(&job_id, "demo-old", "stale")).await.map(drop);
-    let reason = "stale".to_owned();
-    let fail = v1::FailJobRequest { job_id: job_id.clone(), worker: "demo-old".into(), reason, ..Default::default() };
-    let failed = client.fail_job(fail).await.map(drop);
+    let new = claim(client, queue, "demo-new", 2).await?;
+    let heartbeaten = client.heartbeat_job(&old, v1::HeartbeatJobRequest::default()).await.map(drop);
+    let completed = client.complete_job(&old, complete("stale")).await.map(drop);
+    let failed = client.fail_job(&old, v1::FailJobRequest::default()).await.map(drop);
     for (verb, answer, code) in [
         ("heartbeat", heartbeaten, Code::NotFound),
         ("complete", completed, Code::FailedPrecondition),
@@ -115,7 +130,7 @@ async fn other_name(client: &Client, job: &InputJob, scenes: &mut Scenes) -> Res
         ensure!((error.code(), error.reason()) == (code, "CLAIM_LOST"), "a stale {verb} was refused as {error}");
         scenes.refused += 1;
     }
-    client.complete_job(complete(&job_id, "demo-new", "the new claim's result")).await?;
+    client.complete_job(&new, complete("the new claim's result")).await?;
     let done = get(client, &job_id).await?;
     ensure!(done.result == b"the new claim's result", "the result is not that of the claim that held the job");
     Ok(())
@@ -126,19 +141,29 @@ async fn same_name(client: &Client, job: &InputJob, scenes: &mut Scenes) -> Resu
     let (queue, label) = ("demo-same-name", "demo-twin");
     let job_id = enqueue(client, queue, job).await?;
     scenes.jobs += 1;
-    let held = claim(client, queue, label, 1).await?.attempts;
+    let old = claim(client, queue, label, 1).await?;
     until(client, &job_id, "lapsed", |job| job.lapsed).await?;
-    claim(client, queue, label, 2).await?;
-    // From here on the caller is the OLD one, that holds claim 1 while the record says 2.
-    ensure!(held < get(client, &job_id).await?.attempts, "the old claim's number is the newest");
-    scenes.stale_heartbeats += u64::from(client.heartbeat_job(heartbeat(&job_id, label)).await.is_ok());
-    let stale = client.complete_job(complete(&job_id, label, "the old claim's result")).await;
-    scenes.stale_completions += u64::from(stale.is_ok());
-    let new = client.complete_job(complete(&job_id, label, "the new claim's result")).await;
-    if stale.is_ok() {
-        let error = new.err().context("a job was completed twice")?;
-        ensure!(error.reason() == "ALREADY_COMPLETED", "the second completion was refused as {error}");
+    let new = claim(client, queue, label, 2).await?;
+    // The caller is the OLD one, that holds claim 1 while the record says 2.
+    let before = get(client, &job_id).await?;
+    ensure!(old.fencing_token() < before.attempts.into(), "the old claim's number is the newest");
+    let heartbeaten = client.heartbeat_job(&old, v1::HeartbeatJobRequest::default()).await.map(drop);
+    let failed = client.fail_job(&old, v1::FailJobRequest::default()).await.map(drop);
+    let released = client.release_job(&old).await.map(drop);
+    let completed = client.complete_job(&old, complete("the old claim's result")).await.map(drop);
+    scenes.stale_completions += u64::from(completed.is_ok());
+    scenes.stale_calls += [&heartbeaten, &failed, &released].into_iter().filter(|answer| answer.is_ok()).count() as u64;
+    for error in [heartbeaten, failed, released, completed].into_iter().filter_map(Result::err) {
+        ensure!(error.reason() == "STALE_FENCING_TOKEN", "a stale call was refused as {error}");
+        scenes.fenced_off += 1;
     }
+    ensure!(
+        scenes.stale_calls + scenes.stale_completions > 0 || get(client, &job_id).await? == before,
+        "the job changed"
+    );
+    client.complete_job(&new, complete("the new claim's result")).await?;
+    let done = get(client, &job_id).await?;
+    ensure!(done.result == b"the new claim's result", "the result is not that of the claim that held the job");
     Ok(())
 }
 
@@ -148,7 +173,7 @@ async fn enqueue(client: &Client, queue: &str, job: &InputJob) -> Result<String>
     Ok(client.enqueue_job(request).await?.value.job_id)
 }
 
-async fn claim(client: &Client, queue: &str, label: &str, attempts: u32) -> Result<v1::Job> {
+async fn claim(client: &Client, queue: &str, label: &str, attempts: u32) -> Result<Claim> {
     let request = v1::ClaimJobRequest {
         queues: vec![queue.into()],
         worker: label.into(),
@@ -158,16 +183,11 @@ async fn claim(client: &Client, queue: &str, label: &str, attempts: u32) -> Resu
     };
     let job = client.claim_job(request).await?.value.job.context("there was no job to claim")?;
     ensure!(job.attempts == attempts, "the claim has number {}, not {attempts}", job.attempts);
-    Ok(job)
+    Claim::of(&job, label).context("the claim has no number")
 }
 
-fn heartbeat(job_id: &str, label: &str) -> v1::HeartbeatJobRequest {
-    v1::HeartbeatJobRequest { job_id: job_id.into(), worker: label.into(), ..Default::default() }
-}
-
-fn complete(job_id: &str, label: &str, result: &str) -> v1::CompleteJobRequest {
-    let result = result.as_bytes().to_vec();
-    v1::CompleteJobRequest { job_id: job_id.into(), worker: label.into(), result, ..Default::default() }
+fn complete(result: &str) -> v1::CompleteJobRequest {
+    v1::CompleteJobRequest { result: result.as_bytes().to_vec(), ..Default::default() }
 }
 
 async fn get(client: &Client, job_id: &str) -> Result<v1::Job> {

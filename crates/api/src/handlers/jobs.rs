@@ -7,14 +7,17 @@ use ag_core::command::{Actor, ClaimJobs, Enqueue, Operation};
 use ag_core::job::{Job, JobState};
 use ag_core::limits;
 use ag_core::name::{JobId, LogPosition, QueueName};
-use ag_core::outcome::{Completion, Enqueued, Outcome};
+use ag_core::outcome::{Changed, Completion, Enqueued, Outcome};
 use ag_core::rejection::Rejection;
 use ag_core::time::WallTime;
 use ag_proto::v1;
 use ag_wire::answer::{self, Blobs};
 use ag_wire::request;
+use prost::Message as _;
 use tonic::Code;
 
+use super::batch::Batch;
+use super::fence;
 use super::page::{self, Filter};
 use super::{accept, barrier, propose, unexpected, unreadable};
 use crate::failure::{Failure, Verb};
@@ -28,6 +31,27 @@ enum View {
     Whole,
     /// None.
     Bare,
+}
+
+/// What is left for the jobs of a batch that was carried out. It must be answered: a job that finds no room is shown
+/// without what makes jobs large.
+struct Room(usize);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(PAGE_BYTES_MAX as usize)
+    }
+}
+
+impl Room {
+    fn fit(&mut self, mut job: v1::Job) -> v1::Job {
+        if job.encoded_len() > self.0 {
+            job.labels.clear();
+            job.reason.clear();
+        }
+        self.0 = self.0.saturating_sub(job.encoded_len());
+        job
+    }
 }
 
 fn wall_now() -> WallTime {
@@ -63,6 +87,10 @@ fn show(service: &Service, job: &Job, view: View) -> Result<v1::Job, Failure> {
     Ok(answer::job(job, blobs, queue_lease_ms.unwrap_or(limits::LEASE_MS_DEFAULT as u32)))
 }
 
+fn show_changed(service: &Service, changed: &Changed, view: View) -> Result<v1::Job, Failure> {
+    Ok(v1::Job { fenced: changed.fenced, ..show(service, &changed.job, view)? })
+}
+
 fn show_enqueued(service: &Service, enqueued: &Enqueued, view: View) -> Result<v1::Job, Failure> {
     Ok(v1::Job { deduplicated: enqueued.deduplicated, ..show(service, &enqueued.job, view)? })
 }
@@ -83,7 +111,9 @@ pub(super) async fn enqueue_jobs(
     request: v1::EnqueueJobsRequest,
 ) -> Result<Reply, NotRun> {
     let (enqueued, at) = enqueue(service, call, request::enqueue_jobs(request, wall_now())?).await?;
-    let jobs = enqueued.iter().map(|job| show_enqueued(service, job, View::Bare)).collect::<Result<_, _>>()?;
+    let mut room = Room::default();
+    let show = |job| show_enqueued(service, job, View::Bare).map(|job| room.fit(job));
+    let jobs = enqueued.iter().map(show).collect::<Result<_, _>>()?;
     Ok(reply(&v1::EnqueueJobsResponse { jobs }, Some(at)))
 }
 
@@ -131,8 +161,9 @@ pub(super) async fn heartbeat_job(
     call: &Call,
     request: v1::HeartbeatJobRequest,
 ) -> Result<Reply, NotRun> {
-    let heartbeat = request::heartbeat(request)?;
-    match propose(service, call, Operation::Heartbeat(vec![heartbeat]), Verb::Heartbeat).await? {
+    let operation = Operation::Heartbeat(vec![request::heartbeat(request)?]);
+    fence::one(service, call, &operation, Verb::Heartbeat)?;
+    match propose(service, call, operation, Verb::Heartbeat).await? {
         (Outcome::Heartbeats(results), at) => match results.first() {
             Some(Ok(extended)) => Ok(reply(&answer::heartbeat(extended), Some(at))),
             Some(Err(rejection)) => Err(refuse(service, rejection, Verb::Heartbeat, at)),
@@ -147,23 +178,27 @@ pub(super) async fn heartbeat_jobs(
     call: &Call,
     request: v1::HeartbeatJobsRequest,
 ) -> Result<Reply, NotRun> {
-    let heartbeats = request::heartbeats(request)?;
-    let (Outcome::Heartbeats(results), at) =
-        propose(service, call, Operation::Heartbeat(heartbeats), Verb::Heartbeat).await?
-    else {
-        return Err(unexpected(&Outcome::Done).into());
-    };
-    let results = results.iter().map(|result| match result {
-        Ok(extended) => v1::HeartbeatJobResult {
-            status: Some(v1::EntryStatus::default()),
-            heartbeat: Some(answer::heartbeat(extended)),
+    let mut batch = Batch::of(request::heartbeats(request)?);
+    let mut operation = Operation::Heartbeat(batch.take());
+    batch.drop_stale(service, call, &mut operation, Verb::Heartbeat);
+    let (outcomes, at) = match batch.is_all_refused() {
+        true => (Vec::new(), None),
+        false => match propose(service, call, operation, Verb::Heartbeat).await? {
+            (Outcome::Heartbeats(outcomes), at) => (outcomes, Some(at)),
+            (other, _) => return Err(unexpected(&other).into()),
         },
-        Err(rejection) => {
-            let status = Some(entry_status(service, rejection, Verb::Heartbeat));
-            v1::HeartbeatJobResult { status, heartbeat: None }
-        }
-    });
-    Ok(reply(&v1::HeartbeatJobsResponse { results: results.collect() }, Some(at)))
+    };
+    let refused = |status| v1::HeartbeatJobResult { status: Some(status), heartbeat: None };
+    let results = batch.results(outcomes, refused, |outcome| {
+        Ok(match outcome {
+            Ok(extended) => v1::HeartbeatJobResult {
+                status: Some(v1::EntryStatus::default()),
+                heartbeat: Some(answer::heartbeat(&extended)),
+            },
+            Err(rejection) => refused(entry_status(service, &rejection, Verb::Heartbeat)),
+        })
+    })?;
+    Ok(reply(&v1::HeartbeatJobsResponse { results }, at))
 }
 
 fn refuse(service: &Service, rejection: &Rejection, verb: Verb, at: LogPosition) -> NotRun {
@@ -173,8 +208,7 @@ fn refuse(service: &Service, rejection: &Rejection, verb: Verb, at: LogPosition)
 
 fn entry_status(service: &Service, rejection: &Rejection, verb: Verb) -> v1::EntryStatus {
     service.metrics.refused(verb, rejection);
-    let failure = Failure::rejection(rejection, verb, None);
-    v1::EntryStatus { code: failure.code as i32, message: failure.message, reason: failure.reason }
+    Failure::rejection(rejection, verb, None).entry_status()
 }
 
 pub(super) async fn complete_job(
@@ -182,10 +216,11 @@ pub(super) async fn complete_job(
     call: &Call,
     request: v1::CompleteJobRequest,
 ) -> Result<Reply, NotRun> {
-    let complete = request::complete(request)?;
-    match propose(service, call, Operation::Complete(vec![complete]), Verb::Complete).await? {
+    let operation = Operation::Complete(vec![request::complete(request)?]);
+    fence::one(service, call, &operation, Verb::Complete)?;
+    match propose(service, call, operation, Verb::Complete).await? {
         (Outcome::Completed(results), at) => match results.first() {
-            Some(Ok(Completion::Now(job))) => Ok(reply(&show(service, job, View::Whole)?, Some(at))),
+            Some(Ok(Completion::Now(done))) => Ok(reply(&show_changed(service, done, View::Whole)?, Some(at))),
             Some(Err(rejection)) => Err(refuse(service, rejection, Verb::Complete, at)),
             Some(Ok(Completion::Replayed(_))) | None => Err(unexpected(&Outcome::Completed(results)).into()),
         },
@@ -198,31 +233,33 @@ pub(super) async fn complete_jobs(
     call: &Call,
     request: v1::CompleteJobsRequest,
 ) -> Result<Reply, NotRun> {
-    let completions = request::completions(request)?;
-    let (Outcome::Completed(outcomes), at) =
-        propose(service, call, Operation::Complete(completions), Verb::Complete).await?
-    else {
-        return Err(unexpected(&Outcome::Done).into());
+    let mut batch = Batch::of(request::completions(request)?);
+    let mut operation = Operation::Complete(batch.take());
+    batch.drop_stale(service, call, &mut operation, Verb::Complete);
+    let (outcomes, at) = match batch.is_all_refused() {
+        true => (Vec::new(), None),
+        false => match propose(service, call, operation, Verb::Complete).await? {
+            (Outcome::Completed(outcomes), at) => (outcomes, Some(at)),
+            (other, _) => return Err(unexpected(&other).into()),
+        },
     };
-    let mut results = Vec::with_capacity(outcomes.len());
-    for outcome in &outcomes {
-        results.push(match outcome {
-            Ok(Completion::Now(job)) => v1::CompleteJobResult {
+    let mut room = Room::default();
+    let refused = |status| v1::CompleteJobResult { status: Some(status), job: None };
+    let results = batch.results(outcomes, refused, |outcome| {
+        Ok(match outcome {
+            Ok(Completion::Now(done)) => v1::CompleteJobResult {
                 status: Some(v1::EntryStatus::default()),
-                job: Some(show(service, job, View::Bare)?),
+                job: Some(room.fit(show_changed(service, &done, View::Bare)?)),
             },
-            Ok(Completion::Replayed(_)) => return Err(unexpected(&Outcome::Done).into()),
-            Err(rejection) => {
-                let status = Some(entry_status(service, rejection, Verb::Complete));
-                v1::CompleteJobResult { status, job: None }
-            }
-        });
-    }
-    Ok(reply(&v1::CompleteJobsResponse { results }, Some(at)))
+            Ok(Completion::Replayed(_)) => return Err(unexpected(&Outcome::Done)),
+            Err(rejection) => refused(entry_status(service, &rejection, Verb::Complete)),
+        })
+    })?;
+    Ok(reply(&v1::CompleteJobsResponse { results }, at))
 }
 
 pub(super) async fn fail_job(service: &Service, call: &Call, request: v1::FailJobRequest) -> Result<Reply, NotRun> {
-    change_job(service, call, Operation::Fail(request::fail(request)?), Verb::Fail).await
+    change_claim(service, call, Operation::Fail(request::fail(request)?), Verb::Fail).await
 }
 
 pub(super) async fn release_job(
@@ -230,7 +267,12 @@ pub(super) async fn release_job(
     call: &Call,
     request: &v1::ReleaseJobRequest,
 ) -> Result<Reply, NotRun> {
-    change_job(service, call, Operation::Release(request::release(request)?), Verb::Release).await
+    change_claim(service, call, Operation::Release(request::release(request)?), Verb::Release).await
+}
+
+async fn change_claim(service: &Service, call: &Call, operation: Operation, verb: Verb) -> Result<Reply, NotRun> {
+    fence::one(service, call, &operation, verb)?;
+    change_job(service, call, operation, verb).await
 }
 
 pub(super) async fn cancel_job(
@@ -252,7 +294,7 @@ const NO_JOB: JobId = JobId(0);
 
 async fn change_job(service: &Service, call: &Call, operation: Operation, verb: Verb) -> Result<Reply, NotRun> {
     match propose(service, call, operation, verb).await? {
-        (Outcome::Job(job), at) => Ok(reply(&show(service, &job, View::Whole)?, Some(at))),
+        (Outcome::Job(changed), at) => Ok(reply(&show_changed(service, &changed, View::Whole)?, Some(at))),
         (other, _) => Err(unexpected(&other).into()),
     }
 }

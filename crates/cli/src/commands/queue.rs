@@ -47,6 +47,27 @@ pub struct Set {
     /// How many jobs may be claimed at once; 0: no limit.
     #[arg(long)]
     concurrency_limit: Option<u32>,
+    /// Whether calls on claims must carry the claim's number.
+    #[arg(long, value_enum)]
+    fencing: Option<Fencing>,
+}
+
+/// See [`Set::fencing`].
+#[derive(clap::ValueEnum, Clone, Copy, Debug)]
+enum Fencing {
+    /// A call without a fencing token is accepted from whom the claim names.
+    Optional,
+    /// A call without a fencing token is refused. Needs cluster version 2.
+    Required,
+}
+
+impl Fencing {
+    fn proto(self) -> v1::Fencing {
+        match self {
+            Self::Optional => v1::Fencing::Optional,
+            Self::Required => v1::Fencing::Required,
+        }
+    }
 }
 
 impl Queue {
@@ -70,7 +91,8 @@ impl Queue {
                     let all = v1::ListQueuesResponse { queues, next_page_token: String::new() };
                     return output::json("agwp.v1.ListQueuesResponse", &all);
                 }
-                let titles = ["QUEUE", "READY", "SCHEDULED", "CLAIMED", "COMPLETED", "DEAD", "CANCELLED", "PAUSED"];
+                let titles =
+                    ["QUEUE", "READY", "SCHEDULED", "CLAIMED", "COMPLETED", "DEAD", "CANCELLED", "PAUSED", "FENCING"];
                 output::table(&titles, &queues.iter().map(row).collect::<Vec<_>>())
             }
             Self::Get { queue } => {
@@ -85,6 +107,7 @@ impl Queue {
                     max_attempts: set.max_attempts,
                     retention: set.retention.map(proto),
                     concurrency_limit: set.concurrency_limit,
+                    fencing: set.fencing.map_or(v1::Fencing::Unspecified, Fencing::proto).into(),
                 };
                 output::json("agwp.v1.Queue", &client.update_queue(request).await?.value)
             }
@@ -99,5 +122,9 @@ fn row(queue: &v1::Queue) -> Vec<String> {
     let mut cells = vec![queue.queue.clone()];
     cells.extend(numbers.iter().map(u64::to_string));
     cells.push(if paused { "yes" } else { "" }.into());
+    let fencing = queue.policy.as_ref().map_or(v1::Fencing::Unspecified, v1::QueuePolicy::fencing);
+    // A replica of an earlier release does not know of it.
+    let fencing = if fencing == v1::Fencing::Unspecified { "" } else { fencing.as_str_name() };
+    cells.push(fencing.to_lowercase());
     cells
 }

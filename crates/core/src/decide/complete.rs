@@ -7,14 +7,15 @@ use crate::change::{BlobKind, Change};
 use crate::command::{Actor, Complete};
 use crate::digest::Digest;
 use crate::job::JobState;
-use crate::outcome::Completion;
+use crate::outcome::{Changed, Completion};
 use crate::rejection::Rejection;
 use crate::state::State;
 
 type Verdict = Decision<Result<Completion, Rejection>>;
 
 fn call<'a>(actor: &'a Actor, complete: &'a Complete) -> ClaimCall<'a> {
-    ClaimCall { verb: "complete", actor, worker: &complete.worker, job_id: complete.job_id }
+    let Complete { job_id, fencing_token, .. } = *complete;
+    ClaimCall { verb: "complete", actor, worker: &complete.worker, job_id, fencing_token }
 }
 
 fn with_request(mut event: AuditEvent, complete: &Complete) -> AuditEvent {
@@ -32,8 +33,8 @@ pub(crate) fn refuse(state: &State, actor: &Actor, complete: &Complete, rejectio
 /// Completes a job that the caller holds.
 pub(crate) fn complete(state: &State, actor: &Actor, complete: Complete) -> Verdict {
     let call = call(actor, &complete);
-    let mut job = match call.held_job(state) {
-        Ok(job) => job.clone(),
+    let (mut job, fenced) = match call.held(state) {
+        Ok(held) => (held.job.clone(), held.fenced),
         Err(rejection) => return refuse(state, actor, &complete, rejection),
     };
     let mut event = with_request(call.event("done"), &complete);
@@ -53,5 +54,6 @@ pub(crate) fn complete(state: &State, actor: &Actor, complete: Complete) -> Verd
     }
     let event = about(event, &job);
     changes.push(Change::PutJob(Box::new(job.clone())));
-    Decision { value: Ok(Completion::Now(Box::new(job))), changes, event: Some(event) }
+    let changed = Changed { job: Box::new(job), fenced };
+    Decision { value: Ok(Completion::Now(changed)), changes, event: Some(event) }
 }

@@ -10,9 +10,10 @@ use crate::state::State;
 /// Puts a job whose claim failed back, or ends it: cancelled if that was asked for, dead if the failure is permanent or
 /// the retry budget is used up.
 pub(crate) fn fail(state: &State, actor: &Actor, fail: Fail) -> Verdict {
-    let call = ClaimCall { verb: "fail", actor, worker: &fail.worker, job_id: fail.job_id };
-    let mut job = match call.held_job(state) {
-        Ok(job) => job.clone(),
+    let Fail { job_id, fencing_token, .. } = fail;
+    let call = ClaimCall { verb: "fail", actor, worker: &fail.worker, job_id, fencing_token };
+    let (mut job, fenced) = match call.held(state) {
+        Ok(held) => (held.job.clone(), held.fenced),
         Err(rejection) => return call.refuse(state, not_a_completion(rejection)),
     };
     let mut event = call.event("done");
@@ -28,5 +29,5 @@ pub(crate) fn fail(state: &State, actor: &Actor, fail: Fail) -> Verdict {
     }
     event = about(event, &job).detail("state", job.state.name());
     job.notes_mut().reason = fail.reason;
-    job_becomes(job, event)
+    job_becomes(job, fenced, event)
 }

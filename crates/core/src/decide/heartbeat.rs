@@ -10,13 +10,15 @@ use crate::state::State;
 
 /// Extends one claim; never shortens its lease. A lapsed claim that nobody took over is held again.
 pub(crate) fn heartbeat(state: &State, actor: &Actor, heartbeat: Heartbeat) -> Decision<Result<Extended, Rejection>> {
-    let call = ClaimCall { verb: "heartbeat", actor, worker: &heartbeat.worker, job_id: heartbeat.job_id };
-    let mut job = match call.held_job(state) {
-        Ok(job) => job.clone(),
+    let Heartbeat { job_id, fencing_token, .. } = heartbeat;
+    let call = ClaimCall { verb: "heartbeat", actor, worker: &heartbeat.worker, job_id, fencing_token };
+    let (mut job, fenced) = match call.held(state) {
+        Ok(held) => (held.job.clone(), held.fenced),
         Err(rejection) => return call.refuse(state, not_a_completion(rejection)),
     };
     let (lease_now, wall_now) = (state.meta().lease_now, state.meta().wall_now);
-    let mut extended = Extended { lease_ends_wall: wall_now, lease_ms: 0, cancel_requested: job.cancel_requested() };
+    let cancel_requested = job.cancel_requested();
+    let mut extended = Extended { lease_ends_wall: wall_now, lease_ms: 0, cancel_requested, fenced };
     if let Some(claim) = job.claim.as_deref_mut() {
         let wanted = lease_now.plus_ms(heartbeat.lease_ms.unwrap_or(claim.lease_ms).into());
         if wanted > claim.lease_ends_at {

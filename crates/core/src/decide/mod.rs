@@ -17,6 +17,7 @@ pub(crate) mod time;
 use crate::audit::AuditEvent;
 use crate::change::Change;
 use crate::job::{Job, JobState};
+use crate::outcome::Changed;
 use crate::rejection::Rejection;
 use crate::state::State;
 
@@ -31,7 +32,7 @@ pub(crate) struct Decision<T> {
 }
 
 /// The outcome of a verb that changes one job.
-pub(crate) type Verdict = Decision<Result<Box<Job>, Rejection>>;
+pub(crate) type Verdict = Decision<Result<Changed, Rejection>>;
 
 impl<T> Decision<T> {
     /// Changes nothing, and is not recorded.
@@ -41,10 +42,16 @@ impl<T> Decision<T> {
 }
 
 /// The job is now this.
-fn job_becomes(mut job: Job, event: AuditEvent) -> Verdict {
+fn job_becomes(mut job: Job, fenced: bool, event: AuditEvent) -> Verdict {
     job.normalize();
     let job = Box::new(job);
-    Decision { value: Ok(job.clone()), changes: vec![Change::PutJob(job)], event: Some(event) }
+    let changed = Changed { job: job.clone(), fenced };
+    Decision { value: Ok(changed), changes: vec![Change::PutJob(job)], event: Some(event) }
+}
+
+/// The job as it was, to a verb that had nothing to do.
+fn unchanged(job: Job) -> Changed {
+    Changed { job: Box::new(job), fenced: false }
 }
 
 /// The job is finished now, in this state.

@@ -3,9 +3,10 @@
 use super::Decision;
 use crate::audit::AuditEvent;
 use crate::change::Change;
+use crate::cluster_version;
 use crate::command::{Actor, UpdateQueue};
 use crate::limits;
-use crate::queue::QueuePolicy;
+use crate::queue::{Fencing, QueuePolicy};
 use crate::rejection::Rejection;
 use crate::state::State;
 
@@ -14,6 +15,12 @@ pub(crate) fn update(state: &State, actor: &Actor, update: UpdateQueue) -> Decis
     let existing = state.queue(&update.queue).map(|(policy, _)| policy.clone());
     if existing.is_none() && state.queues.len() >= limits::QUEUES_MAX {
         return Decision::nothing(Err(Rejection::TooManyQueues { max: limits::QUEUES_MAX as u64 }));
+    }
+    let may_fence = state.meta().cluster_version >= cluster_version::FENCING;
+    if !may_fence && update.patch.fencing == Some(Fencing::Required) {
+        return Decision::nothing(Err(Rejection::FencingNotSupported {
+            cluster_version: state.meta().cluster_version,
+        }));
     }
     let is_new = existing.is_none();
     let before = existing.unwrap_or_default();
@@ -27,6 +34,7 @@ pub(crate) fn update(state: &State, actor: &Actor, update: UpdateQueue) -> Decis
             None => before.concurrency_limit,
             Some(limit) => Some(limit).filter(|limit| *limit > 0),
         },
+        fencing: patch.fencing.unwrap_or(before.fencing),
     };
     if policy == before && !is_new {
         return Decision::nothing(Ok(policy));
@@ -37,6 +45,9 @@ pub(crate) fn update(state: &State, actor: &Actor, update: UpdateQueue) -> Decis
         .detail("max_attempts", policy.max_attempts)
         .detail("retention_ms", policy.retention_ms)
         .detail("concurrency_limit", policy.concurrency_limit.unwrap_or(0));
+    if may_fence {
+        event = event.detail("fencing", policy.fencing.name());
+    }
     event.queue = update.queue.as_str().into();
     let changes = vec![Change::PutQueue { queue: update.queue, policy: policy.clone() }];
     Decision { value: Ok(policy), changes, event: Some(event) }

@@ -27,31 +27,49 @@ pub(crate) struct Call {
 
 /// See [`Recall`]. The error is a refusal because of the request id.
 pub(crate) fn recall_enqueue(state: &State, actor: &Actor, enqueue: &Enqueue) -> Result<Recall, Rejection> {
-    recall(state, actor, enqueue.request_id.as_ref(), || canonical::enqueue(enqueue))
+    recall(state, actor, enqueue.request_id.as_ref(), || vec![canonical::enqueue(enqueue)])
 }
 
 /// See [`recall_enqueue`].
 pub(crate) fn recall_claim(state: &State, actor: &Actor, claim: &ClaimJobs) -> Result<Recall, Rejection> {
-    recall(state, actor, claim.request_id.as_ref(), || canonical::claim(claim))
+    recall(state, actor, claim.request_id.as_ref(), || vec![canonical::claim(claim)])
 }
 
-/// See [`recall_enqueue`].
+/// See [`recall_enqueue`]. The first call may have been applied below the fence's cluster version, without its token.
 pub(crate) fn recall_complete(state: &State, actor: &Actor, complete: &Complete) -> Result<Recall, Rejection> {
-    recall(state, actor, complete.request_id.as_ref(), || canonical::complete(complete))
+    let recalled = recall(state, actor, complete.request_id.as_ref(), || match complete.fencing_token {
+        None => vec![canonical::complete(complete)],
+        Some(_) => {
+            let unfenced = Complete { fencing_token: None, ..complete.clone() };
+            vec![canonical::complete(complete), canonical::complete(&unfenced)]
+        }
+    });
+    recalled.map(|recall| match recall {
+        Recall::Replayed(replayed) => {
+            let fenced = complete.fencing_token.is_some() && replayed.fenced;
+            Recall::Replayed(Replayed { fenced, ..replayed })
+        }
+        new @ Recall::New(_) => new,
+    })
 }
 
 fn recall(
     state: &State,
     actor: &Actor,
     request_id: Option<&RequestId>,
-    content: impl FnOnce() -> Vec<u8>,
+    contents: impl FnOnce() -> Vec<Vec<u8>>,
 ) -> Result<Recall, Rejection> {
     let Some(request_id) = request_id else { return Ok(Recall::New(None)) };
     let reply_key = ReplyKey(first_half(&caller_and_request(actor, request_id)));
-    let content = first_half(&content());
+    // What is asked, and in what other words it may have been asked before.
+    let contents: Vec<_> = contents().iter().map(|content| first_half(content)).collect();
+    let content = contents.first().copied().unwrap_or_default();
     match state.replies.get(&reply_key) {
-        Some(reply) if reply.content != content => Err(Rejection::RequestIdReused),
-        Some(reply) => Ok(Recall::Replayed(Replayed { reply_key, applied_at: reply.applied_at })),
+        Some(reply) if !contents.contains(&reply.content) => Err(Rejection::RequestIdReused),
+        Some(reply) => {
+            let Reply { applied_at, content: before, .. } = *reply;
+            Ok(Recall::Replayed(Replayed { reply_key, applied_at, fenced: before == content }))
+        }
         None => room_for_one_more(state.replies.len()).map(|()| Recall::New(Some(Call { reply_key, content }))),
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn retry(state: &State, actor: &Actor, job_id: JobId) -> Verdict {
     notes.finished_at = None;
     notes.cancel_requested_at = None;
     let event = about(AuditEvent::new(actor, "retry", "done"), &job).detail("max_attempts", job.max_attempts);
-    job_becomes(job, event)
+    job_becomes(job, false, event)
 }
 
 fn dedupe_key_taken(state: &State, job: &Job) -> bool {

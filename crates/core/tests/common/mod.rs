@@ -159,7 +159,13 @@ impl World {
         lease_ms: Option<u32>,
         progress: &[u8],
     ) -> Result<Extended, Rejection> {
-        let entry = Heartbeat { job_id: Some(job_id), worker: label(worker), lease_ms, progress: progress.into() };
+        let entry = Heartbeat {
+            job_id: Some(job_id),
+            worker: label(worker),
+            fencing_token: None,
+            lease_ms,
+            progress: progress.into(),
+        };
         let outcome = self.ask(PRINCIPAL, Operation::Heartbeat(vec![entry]));
         let Outcome::Heartbeats(mut entries) = outcome else { panic!("{outcome:?}") };
         entries.remove(0)
@@ -170,7 +176,7 @@ impl World {
         let outcome = self.ask(PRINCIPAL, Operation::Complete(vec![completion(job_id, worker, result)]));
         let Outcome::Completed(mut entries) = outcome else { panic!("{outcome:?}") };
         match entries.remove(0)? {
-            Completion::Now(job) => Ok(*job),
+            Completion::Now(done) => Ok(*done.job),
             Completion::Replayed(replayed) => panic!("{replayed:?}"),
         }
     }
@@ -182,7 +188,7 @@ impl World {
 
     /// Gives a claim back.
     pub fn release(&mut self, job_id: JobId, worker: &str) -> Result<Job, Rejection> {
-        let release = Release { job_id: Some(job_id), worker: label(worker) };
+        let release = Release { job_id: Some(job_id), worker: label(worker), fencing_token: None };
         job_of(self.ask(PRINCIPAL, Operation::Release(release)))
     }
 
@@ -314,19 +320,26 @@ pub fn claim_jobs(queues: &[&str], worker: &str, jobs_max: u32) -> ClaimJobs {
 
 /// A completion without an attestation.
 pub fn completion(job_id: JobId, worker: &str, result: &[u8]) -> Complete {
-    Complete { job_id: Some(job_id), worker: label(worker), result: result.into(), attestation: None, request_id: None }
+    Complete {
+        job_id: Some(job_id),
+        worker: label(worker),
+        fencing_token: None,
+        result: result.into(),
+        attestation: None,
+        request_id: None,
+    }
 }
 
 /// A failure, to be tried again at once.
 pub fn failure(job_id: JobId, worker: &str, reason: &str) -> Fail {
     let (job_id, worker) = (Some(job_id), label(worker));
-    Fail { job_id, worker, reason: reason.into(), retry_after_ms: None, permanent: false }
+    Fail { job_id, worker, fencing_token: None, reason: reason.into(), retry_after_ms: None, permanent: false }
 }
 
 /// The job that a verb gave back.
 pub fn job_of(outcome: Outcome) -> Result<Job, Rejection> {
     match outcome {
-        Outcome::Job(job) => Ok(*job),
+        Outcome::Job(changed) => Ok(*changed.job),
         Outcome::Rejected(rejection) => Err(rejection),
         other => panic!("{other:?}"),
     }

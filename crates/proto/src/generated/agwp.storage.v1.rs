@@ -120,6 +120,9 @@ pub struct Heartbeat {
     /// In milliseconds; absent: as the claim began.
     #[prost(uint32, optional, tag = "3")]
     pub lease_ms: ::core::option::Option<u32>,
+    /// The claim's number, as the caller gives it; absent: none. From cluster version 2 on.
+    #[prost(uint32, optional, tag = "4")]
+    pub fencing_token: ::core::option::Option<u32>,
     /// Empty: the stored progress stays. The last field, so that it is written without a copy.
     #[prost(bytes = "bytes", tag = "15")]
     pub progress: ::prost::bytes::Bytes,
@@ -146,6 +149,9 @@ pub struct Complete {
     /// The attestation's media type; empty: no attestation.
     #[prost(string, tag = "4")]
     pub attestation_type: ::prost::alloc::string::String,
+    /// The claim's number, as the caller gives it; absent: none. From cluster version 2 on.
+    #[prost(uint32, optional, tag = "5")]
+    pub fencing_token: ::core::option::Option<u32>,
     /// The attestation. Among the last fields, so that it is written without a copy.
     #[prost(bytes = "bytes", tag = "14")]
     pub attestation: ::prost::bytes::Bytes,
@@ -171,6 +177,9 @@ pub struct FailBody {
     /// Do not try again.
     #[prost(bool, tag = "5")]
     pub permanent: bool,
+    /// The claim's number, as the caller gives it; absent: none. From cluster version 2 on.
+    #[prost(uint32, optional, tag = "6")]
+    pub fencing_token: ::core::option::Option<u32>,
 }
 /// Kind 6: give a claim back unused.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -181,6 +190,9 @@ pub struct ReleaseBody {
     /// The worker's label.
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
+    /// The claim's number, as the caller gives it; absent: none. From cluster version 2 on.
+    #[prost(uint32, optional, tag = "3")]
+    pub fencing_token: ::core::option::Option<u32>,
 }
 /// Kind 7: give back claims whose answers nobody received.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -234,6 +246,9 @@ pub struct UpdateQueueBody {
     /// How many jobs may be claimed at once; 0 takes the limit away.
     #[prost(uint32, optional, tag = "6")]
     pub concurrency_limit: ::core::option::Option<u32>,
+    /// Whether calls on claims must carry the claim's number. From cluster version 2 on.
+    #[prost(bool, optional, tag = "7")]
+    pub fencing_required: ::core::option::Option<bool>,
 }
 /// Kind 11: the first command of a cluster's life.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -486,6 +501,9 @@ pub struct Queue {
     /// How many jobs may be claimed at once; absent: no limit.
     #[prost(uint32, optional, tag = "6")]
     pub concurrency_limit: ::core::option::Option<u32>,
+    /// Calls on claims must carry the claim's number. From cluster version 2 on.
+    #[prost(bool, tag = "7")]
+    pub fencing_required: bool,
 }
 /// That a call with a request id was answered. Its key is `reply_key`.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

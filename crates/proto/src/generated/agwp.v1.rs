@@ -1411,6 +1411,10 @@ pub struct Job {
     /// When its cancellation was first asked for.
     #[prost(message, optional, tag = "24")]
     pub cancel_requested_at: ::core::option::Option<::prost_types::Timestamp>,
+    /// Set only in the answers of complete, fail and release: whether the replicated state machine compared the call's
+    /// fencing token with the claim's number.
+    #[prost(bool, tag = "25")]
+    pub fenced: bool,
 }
 /// Asks to enqueue one job.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1462,7 +1466,7 @@ pub struct EnqueueJobsRequest {
 /// The enqueued jobs, in the order of the request.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct EnqueueJobsResponse {
-    /// Without payloads.
+    /// Without payloads; once they take 3 MiB, without labels and reason too.
     #[prost(message, repeated, tag = "1")]
     pub jobs: ::prost::alloc::vec::Vec<Job>,
 }
@@ -1536,6 +1540,10 @@ pub struct HeartbeatJobRequest {
     /// Up to 64 KiB; absent or empty: the stored progress stays.
     #[prost(bytes = "vec", tag = "4")]
     pub progress: ::prost::alloc::vec::Vec<u8>,
+    /// The number of the claim: `attempts` of the claimed job, 1–4294967295. A call of another claim than the newest is
+    /// refused. 0 or absent: the holder is told by its name alone.
+    #[prost(uint64, tag = "5")]
+    pub fencing_token: u64,
 }
 /// The extended claim.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1546,6 +1554,10 @@ pub struct HeartbeatJobResponse {
     /// The worker should stop: the job is to be cancelled.
     #[prost(bool, tag = "2")]
     pub cancel_requested: bool,
+    /// Whether the replicated state machine compared the call's fencing token with the claim's number. False: the call had
+    /// none, or the cluster version is below 2.
+    #[prost(bool, tag = "3")]
+    pub fenced: bool,
     /// How long the lease is from the moment at which this call was applied.
     #[prost(message, optional, tag = "4")]
     pub lease: ::core::option::Option<::prost_types::Duration>,
@@ -1608,6 +1620,10 @@ pub struct CompleteJobRequest {
     /// 1–128 bytes. Repeating a call with the same id gets the first answer again.
     #[prost(string, tag = "6")]
     pub request_id: ::prost::alloc::string::String,
+    /// The number of the claim: `attempts` of the claimed job, 1–4294967295. A call of another claim than the newest is
+    /// refused. 0 or absent: the holder is told by its name alone.
+    #[prost(uint64, tag = "7")]
+    pub fencing_token: u64,
 }
 /// Asks to complete many jobs.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1632,7 +1648,8 @@ pub struct CompleteJobResult {
     /// Its own status.
     #[prost(message, optional, tag = "1")]
     pub status: ::core::option::Option<EntryStatus>,
-    /// Present when the status is 0; without payload, progress and result.
+    /// Present when the status is 0; without payload, progress and result; once the answer takes 3 MiB, without labels and
+    /// reason too.
     #[prost(message, optional, tag = "2")]
     pub job: ::core::option::Option<Job>,
 }
@@ -1654,6 +1671,10 @@ pub struct FailJobRequest {
     /// Do not try again.
     #[prost(bool, tag = "5")]
     pub permanent: bool,
+    /// The number of the claim: `attempts` of the claimed job, 1–4294967295. A call of another claim than the newest is
+    /// refused. 0 or absent: the holder is told by its name alone.
+    #[prost(uint64, tag = "6")]
+    pub fencing_token: u64,
 }
 /// Gives a claim back.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1664,6 +1685,10 @@ pub struct ReleaseJobRequest {
     /// The label under which it was claimed.
     #[prost(string, tag = "2")]
     pub worker: ::prost::alloc::string::String,
+    /// The number of the claim: `attempts` of the claimed job, 1–4294967295. A call of another claim than the newest is
+    /// refused. 0 or absent: the holder is told by its name alone.
+    #[prost(uint64, tag = "3")]
+    pub fencing_token: u64,
 }
 /// Asks to cancel a job.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3071,6 +3096,9 @@ pub struct QueuePolicy {
     /// How many jobs may be CLAIMED at once; 0: no limit.
     #[prost(uint32, tag = "5")]
     pub concurrency_limit: u32,
+    /// Whether calls on a claim must carry its number. Default OPTIONAL.
+    #[prost(enumeration = "Fencing", tag = "6")]
+    pub fencing: i32,
 }
 /// Jobs by state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3151,6 +3179,42 @@ pub struct UpdateQueueRequest {
     /// 0: no limit.
     #[prost(uint32, optional, tag = "6")]
     pub concurrency_limit: ::core::option::Option<u32>,
+    /// REQUIRED needs cluster version 2.
+    #[prost(enumeration = "Fencing", tag = "7")]
+    pub fencing: i32,
+}
+/// Whether calls on a claim must carry its number, the fencing token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Fencing {
+    /// In a change: stays as it is.
+    Unspecified = 0,
+    /// A call without a token is accepted from whom the claim names.
+    Optional = 1,
+    /// A call without a token is refused.
+    Required = 2,
+}
+impl Fencing {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "FENCING_UNSPECIFIED",
+            Self::Optional => "OPTIONAL",
+            Self::Required => "REQUIRED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "FENCING_UNSPECIFIED" => Some(Self::Unspecified),
+            "OPTIONAL" => Some(Self::Optional),
+            "REQUIRED" => Some(Self::Required),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod queue_service_client {

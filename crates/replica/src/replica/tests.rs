@@ -112,6 +112,7 @@ async fn more_bytes_than_may_wait_are_refused() {
     let fail = || Command {
         actor: Actor::System,
         operation: Operation::Fail(ag_core::command::Fail {
+            fencing_token: None,
             job_id: None,
             worker: ag_core::name::WorkerLabel::parse("worker", "w").unwrap(),
             reason: reason.clone(),
@@ -139,7 +140,8 @@ async fn a_cluster_version_that_is_not_supported_is_not_served() {
     }
     let refused = Replica::start(config(folder.path())).await;
     let Err(error @ ReplicaError::ClusterVersion { .. }) = refused else { panic!("{refused:?}") };
-    assert!(error.to_string().contains("install a release that supports 2"), "{error}");
+    let wanted = format!("install a release that supports {}", CLUSTER_VERSION_MAX + 1);
+    assert!(error.to_string().contains(&wanted), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -93,6 +93,7 @@ impl Life {
                 self.held
                     .iter()
                     .map(|job_id| Heartbeat {
+                        fencing_token: None,
                         job_id: Some(*job_id),
                         worker: worker(),
                         lease_ms: None,
@@ -105,6 +106,7 @@ impl Life {
                 Operation::Complete(
                     done.into_iter()
                         .map(|job_id| Complete {
+                            fencing_token: None,
                             job_id: Some(job_id),
                             worker: worker(),
                             result: vec![7; (step % 5_000) as usize],
@@ -119,6 +121,7 @@ impl Life {
             }
             _ => match self.held.pop() {
                 Some(job_id) => Operation::Fail(Fail {
+                    fencing_token: None,
                     job_id: Some(job_id),
                     worker: worker(),
                     reason: "no luck".into(),

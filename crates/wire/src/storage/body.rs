@@ -7,7 +7,7 @@ use ag_core::command::{
 use ag_core::name::{
     Addr, AttestationType, ClusterId, DedupeKey, FieldError, JobId, QueueName, ReplicaId, RequestId, WorkerLabel,
 };
-use ag_core::queue::QueuePolicyPatch;
+use ag_core::queue::{Fencing, QueuePolicyPatch};
 use ag_core::time::WallTime;
 use ag_proto::storage_v1 as pb;
 use bytes::Bytes;
@@ -113,10 +113,12 @@ pub(super) fn of(operation: &Operation) -> Box<dyn Body + '_> {
             reason: fail.reason.clone(),
             retry_after_ms: fail.retry_after_ms,
             permanent: fail.permanent,
+            fencing_token: fail.fencing_token,
         })),
         Operation::Release(release) => Box::new(Plain(pb::ReleaseBody {
             job_id: release.job_id.map(|job_id| job_id.0),
             worker: release.worker.to_string(),
+            fencing_token: release.fencing_token,
         })),
         Operation::ReleaseUndelivered(claims) => {
             let claim = |claim: &Undelivered| pb::Undelivered { job_id: claim.job_id.0, attempts: claim.attempts };
@@ -131,6 +133,7 @@ pub(super) fn of(operation: &Operation) -> Box<dyn Body + '_> {
             max_attempts: update.patch.max_attempts,
             retention_ms: update.patch.retention_ms,
             concurrency_limit: update.patch.concurrency_limit,
+            fencing_required: update.patch.fencing.map(|fencing| fencing == Fencing::Required),
         })),
         Operation::InitCluster(init) => Box::new(Plain(pb::InitClusterBody {
             cluster_id: Bytes::copy_from_slice(&init.cluster_id.0),
@@ -169,6 +172,7 @@ fn heartbeat(heartbeat: &Heartbeat) -> Item<'_, pb::Heartbeat> {
         job_id: heartbeat.job_id.map(|job_id| job_id.0),
         worker: heartbeat.worker.to_string(),
         lease_ms: heartbeat.lease_ms,
+        fencing_token: heartbeat.fencing_token,
         progress: Bytes::new(),
     };
     Item { message, bulk: [(BULK, &heartbeat.progress), (BULK, &[])] }
@@ -181,6 +185,7 @@ fn complete(complete: &Complete) -> Item<'_, pb::Complete> {
         worker: complete.worker.to_string(),
         request_id: text(complete.request_id.as_ref()),
         attestation_type: text(attestation.map(|attestation| &attestation.attestation_type)),
+        fencing_token: complete.fencing_token,
         attestation: Bytes::new(),
         result: Bytes::new(),
     };
@@ -299,6 +304,7 @@ fn heartbeat_of(heartbeat: pb::Heartbeat) -> Result<Heartbeat, FieldError> {
     Ok(Heartbeat {
         job_id: heartbeat.job_id.map(JobId),
         worker: WorkerLabel::parse("worker", &heartbeat.worker)?,
+        fencing_token: heartbeat.fencing_token,
         lease_ms: heartbeat.lease_ms,
         progress: heartbeat.progress.into(),
     })
@@ -310,6 +316,7 @@ fn complete_of(complete: pb::Complete) -> Result<Complete, FieldError> {
     Ok(Complete {
         job_id: complete.job_id.map(JobId),
         worker: WorkerLabel::parse("worker", &complete.worker)?,
+        fencing_token: complete.fencing_token,
         result: complete.result.into(),
         attestation: attestation_type.map(|attestation_type| NewAttestation { attestation_type, bytes: bytes.into() }),
         request_id: optional("request_id", &complete.request_id, RequestId::parse)?,
@@ -320,6 +327,7 @@ fn fail_of(body: pb::FailBody) -> Result<Fail, FieldError> {
     Ok(Fail {
         job_id: body.job_id.map(JobId),
         worker: WorkerLabel::parse("worker", &body.worker)?,
+        fencing_token: body.fencing_token,
         reason: body.reason,
         retry_after_ms: body.retry_after_ms,
         permanent: body.permanent,
@@ -327,7 +335,11 @@ fn fail_of(body: pb::FailBody) -> Result<Fail, FieldError> {
 }
 
 fn release_of(body: pb::ReleaseBody) -> Result<Release, FieldError> {
-    Ok(Release { job_id: body.job_id.map(JobId), worker: WorkerLabel::parse("worker", &body.worker)? })
+    Ok(Release {
+        job_id: body.job_id.map(JobId),
+        worker: WorkerLabel::parse("worker", &body.worker)?,
+        fencing_token: body.fencing_token,
+    })
 }
 
 fn update_of(body: pb::UpdateQueueBody) -> Result<UpdateQueue, FieldError> {
@@ -339,6 +351,7 @@ fn update_of(body: pb::UpdateQueueBody) -> Result<UpdateQueue, FieldError> {
             max_attempts: body.max_attempts,
             retention_ms: body.retention_ms,
             concurrency_limit: body.concurrency_limit,
+            fencing: body.fencing_required.map(|required| if required { Fencing::Required } else { Fencing::Optional }),
         },
     })
 }

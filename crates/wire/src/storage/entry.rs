@@ -101,8 +101,12 @@ impl<'a> CommandPart<'a> {
             Actor::System => String::new(),
             Actor::Principal(principal) => principal.as_str().to_owned(),
         };
-        let head =
-            pb::Command { kind: kind as u32, min_version: kind.min_version(), principal, body: Default::default() };
+        let head = pb::Command {
+            kind: kind as u32,
+            min_version: operation.min_version(),
+            principal,
+            body: Default::default(),
+        };
         let body = body::of(operation);
         let body_bytes = body.bytes();
         let body_field = if body_bytes > 0 { delimited_len(BODY, body_bytes) } else { 0 };

@@ -70,26 +70,4 @@ impl CommandKind {
             Operation::HoldClusterVersion(_) => Self::HoldClusterVersion,
         }
     }
-
-    /// The lowest cluster version whose releases understand a command of this kind as this release writes it.
-    pub fn min_version(self) -> u32 {
-        match self {
-            Self::Enqueue
-            | Self::Claim
-            | Self::Heartbeat
-            | Self::Complete
-            | Self::Fail
-            | Self::Release
-            | Self::ReleaseUndelivered
-            | Self::Cancel
-            | Self::Retry
-            | Self::UpdateQueue
-            | Self::InitCluster
-            | Self::RegisterReplica
-            | Self::AllocateReplica
-            | Self::ForgetReplica
-            | Self::SetClusterVersion
-            | Self::HoldClusterVersion => 1,
-        }
-    }
 }

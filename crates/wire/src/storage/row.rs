@@ -11,7 +11,7 @@ use ag_core::name::{
     Addr, AttestationType, ClaimedBy, ClusterId, DedupeKey, FieldError, JobId, LogPosition, QueueName, ReplicaId,
 };
 use ag_core::outcome::Enqueued;
-use ag_core::queue::QueuePolicy;
+use ag_core::queue::{Fencing, QueuePolicy};
 use ag_core::time::{LeaseTime, WallTime};
 use ag_proto::storage_v1 as pb;
 use bytes::Bytes;
@@ -39,6 +39,7 @@ pub fn encode_queue(queue: &QueueName, policy: &QueuePolicy, out: &mut Vec<u8>) 
         max_attempts: policy.max_attempts,
         retention_ms: policy.retention_ms,
         concurrency_limit: policy.concurrency_limit,
+        fencing_required: policy.fencing == Fencing::Required,
     };
     put(out, &message);
 }
@@ -53,6 +54,7 @@ pub fn decode_queue(bytes: &[u8]) -> Result<(QueueName, QueuePolicy), DecodeErro
         max_attempts: queue.max_attempts,
         retention_ms: queue.retention_ms,
         concurrency_limit: queue.concurrency_limit,
+        fencing: if queue.fencing_required { Fencing::Required } else { Fencing::Optional },
     };
     Ok((QueueName::parse("queue", &queue.queue).map_err(DecodeError::of(what))?, policy))
 }

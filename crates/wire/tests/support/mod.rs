@@ -11,7 +11,7 @@ use ag_core::hash::RowSum;
 use ag_core::job::{Claim, Job, JobNotes, JobState};
 use ag_core::name::*;
 use ag_core::outcome::Enqueued;
-use ag_core::queue::{QueuePolicy, QueuePolicyPatch};
+use ag_core::queue::{Fencing, QueuePolicy, QueuePolicyPatch};
 use ag_core::time::{LeaseTime, WallTime};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
@@ -78,22 +78,34 @@ fn new_job() -> impl Strategy<Value = NewJob> {
     })
 }
 
+fn fencing_token() -> impl Strategy<Value = Option<u32>> {
+    option::of(prop_oneof![Just(1), Just(u32::MAX), any::<u32>()])
+}
+
+fn fencing() -> impl Strategy<Value = Fencing> {
+    prop_oneof![Just(Fencing::Optional), Just(Fencing::Required)]
+}
+
 fn heartbeat() -> impl Strategy<Value = Heartbeat> {
-    (job_id(), worker(), option::of(any::<u32>()), bytes()).prop_map(|(job_id, worker, lease_ms, progress)| Heartbeat {
-        job_id,
-        worker,
-        lease_ms,
-        progress,
-    })
+    (job_id(), worker(), fencing_token(), option::of(any::<u32>()), bytes()).prop_map(
+        |(job_id, worker, fencing_token, lease_ms, progress)| Heartbeat {
+            job_id,
+            worker,
+            fencing_token,
+            lease_ms,
+            progress,
+        },
+    )
 }
 
 fn complete() -> impl Strategy<Value = Complete> {
     let attestation =
         (attestation_type(), bytes()).prop_map(|(attestation_type, bytes)| NewAttestation { attestation_type, bytes });
-    (job_id(), worker(), bytes(), option::of(attestation), request_id()).prop_map(
-        |(job_id, worker, result, attestation, request_id)| Complete {
+    (job_id(), worker(), fencing_token(), bytes(), option::of(attestation), request_id()).prop_map(
+        |(job_id, worker, fencing_token, result, attestation, request_id)| Complete {
             job_id,
             worker,
+            fencing_token,
             result,
             attestation,
             request_id,
@@ -102,10 +114,11 @@ fn complete() -> impl Strategy<Value = Complete> {
 }
 
 fn fail() -> impl Strategy<Value = Fail> {
-    (job_id(), worker(), ".{0,20}", option::of(any::<u64>()), any::<bool>()).prop_map(
-        |(job_id, worker, reason, retry_after_ms, permanent)| Fail {
+    (job_id(), worker(), fencing_token(), ".{0,20}", option::of(any::<u64>()), any::<bool>()).prop_map(
+        |(job_id, worker, fencing_token, reason, retry_after_ms, permanent)| Fail {
             job_id,
             worker,
+            fencing_token,
             reason,
             retry_after_ms,
             permanent,
@@ -128,8 +141,9 @@ pub fn member() -> impl Strategy<Value = Member> {
 
 fn patch() -> impl Strategy<Value = QueuePolicyPatch> {
     let small = (option::of(any::<bool>()), option::of(any::<u32>()), option::of(any::<u32>()));
-    (small, option::of(any::<u64>()), option::of(any::<u32>())).prop_map(
-        |((paused, default_lease_ms, max_attempts), retention_ms, concurrency_limit)| QueuePolicyPatch {
+    (small, option::of(any::<u64>()), option::of(any::<u32>()), option::of(fencing())).prop_map(
+        |((paused, default_lease_ms, max_attempts), retention_ms, concurrency_limit, fencing)| QueuePolicyPatch {
+            fencing,
             paused,
             default_lease_ms,
             max_attempts,
@@ -152,7 +166,9 @@ fn work() -> impl Strategy<Value = Operation> {
         vec(heartbeat(), 0..4).prop_map(Operation::Heartbeat),
         vec(complete(), 0..4).prop_map(Operation::Complete),
         fail().prop_map(Operation::Fail),
-        (job_id(), worker()).prop_map(|(job_id, worker)| Operation::Release(Release { job_id, worker })),
+        (job_id(), worker(), fencing_token()).prop_map(|(job_id, worker, fencing_token)| {
+            Operation::Release(Release { job_id, worker, fencing_token })
+        }),
         vec(undelivered, 0..4).prop_map(Operation::ReleaseUndelivered),
         any::<u64>().prop_map(|job_id| Operation::Cancel(JobId(job_id))),
         any::<u64>().prop_map(|job_id| Operation::Retry(JobId(job_id))),
@@ -254,6 +270,7 @@ pub fn job() -> impl Strategy<Value = Job> {
 pub fn policy() -> impl Strategy<Value = QueuePolicy> {
     (any::<bool>(), any::<u32>(), any::<u32>(), any::<u64>(), option::of(any::<u32>())).prop_map(
         |(paused, default_lease_ms, max_attempts, retention_ms, concurrency_limit)| QueuePolicy {
+            fencing: Default::default(),
             paused,
             default_lease_ms,
             max_attempts,

@@ -30,7 +30,18 @@ pub enum Mood {
     Hang,
     /// As for a claim that is gone.
     Refuse,
+    /// As for an older claim under the name of the newest one's holder.
+    Fence,
 }
+
+impl Mood {
+    fn reason(self) -> &'static str {
+        if self == Self::Fence { "STALE_FENCING_TOKEN" } else { "CLAIM_LOST" }
+    }
+}
+
+/// The number of every claim that the service hands out.
+pub const CLAIM_NUMBER: u32 = 7;
 
 /// A call that has arrived.
 #[derive(Clone, Debug)]
@@ -38,6 +49,7 @@ pub struct Seen {
     pub verb: &'static str,
     pub job_id: String,
     pub request_id: String,
+    pub fencing_token: u64,
     /// The result, the reason, or the progress.
     pub text: String,
     pub attestation: Vec<u8>,
@@ -72,7 +84,8 @@ impl Board {
     pub fn add(&self, payload: &str) {
         let mut state = self.0.lock().unwrap();
         let job_id = format!("j{:016x}", state.waiting.len() + 1);
-        let job = v1::Job { job_id, queue: "q".into(), payload: payload.into(), attempts: 1, ..Default::default() };
+        let job = v1::Job { job_id, queue: "q".into(), payload: payload.into(), ..Default::default() };
+        let job = v1::Job { attempts: CLAIM_NUMBER, releases: CLAIM_NUMBER - 1, ..job };
         state.waiting.push_back(job);
     }
 
@@ -110,6 +123,7 @@ impl Board {
             verb,
             job_id: job_id.into(),
             request_id: String::new(),
+            fencing_token: 0,
             text: String::from_utf8_lossy(text).into(),
             attestation: Vec::new(),
             attestation_type: String::new(),
@@ -168,6 +182,7 @@ impl Script for Board {
         let request = request.into_inner();
         for heartbeat in &request.heartbeats {
             self.see("heartbeat", &heartbeat.job_id, &heartbeat.progress);
+            self.amend(|seen| seen.fencing_token = heartbeat.fencing_token);
         }
         let (mood, cancel_requested) = {
             let state = self.0.lock().unwrap();
@@ -182,10 +197,10 @@ impl Script for Board {
                     ..Default::default()
                 }),
             },
-            Mood::Refuse => v1::HeartbeatJobResult {
+            Mood::Refuse | Mood::Fence => v1::HeartbeatJobResult {
                 status: Some(v1::EntryStatus {
                     code: Code::NotFound as i32,
-                    reason: "CLAIM_LOST".into(),
+                    reason: mood.reason().into(),
                     ..Default::default()
                 }),
                 heartbeat: None,
@@ -202,6 +217,7 @@ impl Script for Board {
         self.see("complete", &request.job_id, &request.result);
         self.amend(|seen| {
             seen.request_id.clone_from(&request.request_id);
+            seen.fencing_token = request.fencing_token;
             seen.attestation.clone_from(&request.attestation);
             seen.attestation_type.clone_from(&request.attestation_type);
         });
@@ -209,17 +225,19 @@ impl Script for Board {
         match mood {
             Mood::Serve => Ok(Response::new(v1::Job::default())),
             Mood::Hang => std::future::pending().await,
-            Mood::Refuse => Err(refusal(Code::FailedPrecondition, "CLAIM_LOST")),
+            Mood::Refuse | Mood::Fence => Err(refusal(Code::FailedPrecondition, mood.reason())),
         }
     }
 
     async fn fail_job(&self, request: Request<v1::FailJobRequest>) -> Reply<v1::Job> {
         self.see("fail", &request.get_ref().job_id, request.get_ref().reason.as_bytes());
+        self.amend(|seen| seen.fencing_token = request.get_ref().fencing_token);
         Ok(Response::new(v1::Job::default()))
     }
 
     async fn release_job(&self, request: Request<v1::ReleaseJobRequest>) -> Reply<v1::Job> {
         self.see("release", &request.get_ref().job_id, b"");
+        self.amend(|seen| seen.fencing_token = request.get_ref().fencing_token);
         Ok(Response::new(v1::Job::default()))
     }
 }

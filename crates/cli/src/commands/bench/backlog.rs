@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ag_client::{Client, v1};
+use ag_client::{Claim, Client, v1};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde_json::json;
@@ -150,7 +150,7 @@ async fn claim_and_release(client: &Client, queue: &str, times: &mut Times) -> R
     let from = Instant::now();
     let job = client.claim_job(request).await?.value.job;
     times.add(from);
-    let job_id = job.context("a queue with jobs handed out none")?.job_id;
-    client.release_job(v1::ReleaseJobRequest { job_id, worker: "bench".into() }).await?;
+    let claim = job.and_then(|job| Claim::of(&job, "bench")).context("a queue with jobs handed out none")?;
+    client.release_job(&claim).await?;
     Ok(())
 }

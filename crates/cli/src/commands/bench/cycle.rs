@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ag_client::{Client, v1};
+use ag_client::{Claim, Client, v1};
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use serde_json::json;
@@ -146,8 +146,8 @@ impl CycleWorker {
                 times.claim.add(from);
             }
             let from = Instant::now();
-            let (job_id, worker) = (job.job_id, self.label.clone());
-            client.complete_job(v1::CompleteJobRequest { job_id, worker, ..Default::default() }).await?;
+            let claim = Claim::of(&job, &self.label).context("a claim without a number")?;
+            client.complete_job(&claim, v1::CompleteJobRequest::default()).await?;
             if counts {
                 times.complete.add(from);
                 done.fetch_add(1, Ordering::Relaxed);
