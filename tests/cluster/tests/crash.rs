@@ -209,7 +209,10 @@ async fn a_leader_that_was_superseded_while_it_was_paused_reads_nothing_old() ->
     let others: Vec<_> = cluster.addrs().into_iter().filter(|addr| *addr != cluster.addr(old)).collect();
     let elsewhere = client(&others)?;
     cluster.signal(old, libc::SIGSTOP)?;
-    let cancelled = elsewhere.cancel_job(v1::CancelJobRequest { job_id: job_id.clone() }).await;
+    // A first try may have gone to the leader that is away.
+    let cancel =
+        || async { Ok(Some(elsewhere.cancel_job(v1::CancelJobRequest { job_id: job_id.clone() }).await?.value)) };
+    let cancelled = until("the job is cancelled elsewhere", Duration::from_secs(30), cancel).await;
     cluster.signal(old, libc::SIGCONT)?;
     cancelled?;
     // At once, before it can have heard of anything.
