@@ -61,8 +61,8 @@ pub fn parse_object(body: &[u8]) -> Result<Map<String, Value>, FieldError> {
     }
 }
 
-/// The names that a field may have, if it has names and `text` is none of them. The mapping itself would ignore it, like a
-/// field that is not known, and something else be done than was asked for.
+/// The names that a field may have, if it has names and `text` is none of them. The mapping itself would ignore it,
+/// like a field that is not known, and something else be done than was asked for.
 pub fn unknown_name(field: &FieldDescriptor, text: &str) -> Option<FieldError> {
     match field.kind() {
         Kind::Enum(known) if known.get_value_by_name(text).is_none() => {

@@ -140,8 +140,8 @@ impl Replica {
         self.inner.running().is_some_and(|running| running.leadership.borrow().is_elected())
     }
 
-    /// The cluster version by whose rules this replica proposes; `None` while it does not lead, or has not applied yet what
-    /// earlier leaders have left.
+    /// The cluster version by whose rules this replica proposes; `None` while it does not lead, or has not applied yet
+    /// what earlier leaders have left.
     pub fn proposing_version(&self) -> Option<u32> {
         let running = self.inner.running()?;
         running.leadership.borrow().term()?;

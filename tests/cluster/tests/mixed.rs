@@ -220,12 +220,29 @@ async fn a_new_leader_below_version_2_refuses_the_stale_as_well_as_it_can() -> R
     let second = http::post(&cluster.addr(3), "/v1/jobs:claim", &claim).await?.json["job"].clone();
     let job_id = second["jobId"].as_str().context("the job again")?.to_owned();
     ensure!(second["attempts"] == 2, "{second}");
-    for number in 1..=3 {
+    for number in 1..=2 {
         for verb in ["heartbeat", "complete", "fail", "release"] {
             let stale = json!({"worker": "w", "fencingToken": "1"});
             let answer = http::post(&cluster.addr(number), &format!("/v1/jobs/{job_id}:{verb}"), &stale).await?;
             ensure!(answer.reason() == "STALE_FENCING_TOKEN", "{verb} through {number}: {answer:?}");
         }
+    }
+    // JSON that the old replica does not know is lost there. A message of gRPC is passed on as it is.
+    let old = cluster.client_of(3)?;
+    let (worker, fencing_token) = ("w".to_owned(), 1);
+    let id = || job_id.clone();
+    let beat = v1::HeartbeatJobRequest { job_id: id(), worker: worker.clone(), fencing_token, ..Default::default() };
+    let complete = v1::CompleteJobRequest { job_id: id(), worker: worker.clone(), fencing_token, ..Default::default() };
+    let fail = v1::FailJobRequest { job_id: id(), worker: worker.clone(), fencing_token, ..Default::default() };
+    let release = v1::ReleaseJobRequest { job_id: id(), worker, fencing_token };
+    for error in [
+        old.raw().heartbeat_job(beat).await.err(),
+        old.raw().complete_job(complete).await.err(),
+        old.raw().fail_job(fail).await.err(),
+        old.raw().release_job(release).await.err(),
+    ] {
+        let error = error.context("a stale call through the old replica got through")?;
+        ensure!(error.reason() == "STALE_FENCING_TOKEN", "{error}");
     }
     let good = json!({"worker": "w", "fencingToken": "2"});
     let beat = http::post(&cluster.addr(3), &format!("/v1/jobs/{job_id}:heartbeat"), &good).await?;

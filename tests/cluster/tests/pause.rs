@@ -180,8 +180,8 @@ fn free_ten() -> Result<u16> {
     tens.find(|ten| (1..=3).all(|number| free(ten * 10 + number))).context("no free ports on the loopback address")
 }
 
-/// The same by a partition: the worker runs on, and cannot reach any replica. Its command is dead before the lease can be
-/// over, and what was under way when the partition ends comes too late to change anything.
+/// The same by a partition: the worker runs on, and cannot reach any replica. Its command is dead before the lease can
+/// be over, and what was under way when the partition ends comes too late to change anything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_was_cut_off_changes_nothing_once_its_job_is_handed_out_again() -> Result<()> {
     let ten = free_ten()?;
