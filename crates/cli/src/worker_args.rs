@@ -40,6 +40,10 @@ pub struct WorkerCli {
     /// How long the first retry of a failed job is put off; twice as long for each further one.
     #[arg(long, value_parser = duration, default_value = "1s")]
     retry_backoff: Duration,
+    /// Stop a command that runs for longer than this, and report its claim as failed. By default it may run for ever,
+    /// as long as its lease is kept.
+    #[arg(long, value_parser = duration)]
+    max_runtime: Option<Duration>,
     /// Store an attestation with every completion.
     #[arg(long)]
     attest: bool,
@@ -72,6 +76,7 @@ impl WorkerCli {
         config.wait = self.wait;
         config.drain_grace = self.drain;
         config.retry_backoff = self.retry_backoff;
+        config.max_runtime = self.max_runtime;
         config.attest = self.attest;
         config.exit_when_idle = self.exit_when_idle;
         let mut signals = Signals::watch()?;
@@ -89,4 +94,15 @@ fn default_label() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let host = if host.trim().is_empty() { "worker" } else { host.trim() };
     format!("{host}-{}-{}", std::process::id(), &ag_client::new_request_id()[..8])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Field report T16: host and process id may be the same after a restart, such as in a container; the label is not.
+    #[test]
+    fn a_default_label_is_never_the_same_twice() {
+        assert_ne!(default_label(), default_label());
+    }
 }

@@ -168,15 +168,19 @@ fn fences(table: &dyn StateTable) {
     assert_eq!((stored.job.state, stored.evidence.as_deref()), (JobState::Completed, Some(EVIDENCE)));
 }
 
-#[test]
-fn a_claim_number_fences_a_stale_claimant_of_the_same_name_in_memory() {
-    fences(&MemoryState::default());
+mod in_memory {
+    #[test]
+    fn a_claim_number_fences_a_stale_claimant_of_the_same_name() {
+        super::fences(&ag_store::MemoryState::default());
+    }
 }
 
-#[test]
-fn a_claim_number_fences_a_stale_claimant_of_the_same_name_on_rocksdb() {
-    let folder = tempfile::tempdir().unwrap();
-    fences(&open(folder.path()).state().unwrap());
+mod on_rocksdb {
+    #[test]
+    fn a_claim_number_fences_a_stale_claimant_of_the_same_name() {
+        let folder = tempfile::tempdir().unwrap();
+        super::fences(&super::open(folder.path()).state().unwrap());
+    }
 }
 
 /// What the store is asked to do for a stale completion: nothing but the record of its refusal.

@@ -407,3 +407,41 @@ fn entries_of_a_batch_get_request_ids_of_their_own() {
     let without = request::completions(completions("")).unwrap();
     assert!(without.iter().all(|entry| entry.as_ref().unwrap().request_id.is_none()));
 }
+
+/// A claim's number is never cut to 32 bits, and 0 stands for none, on every call that has one.
+#[test]
+fn fencing_tokens_are_read_exactly_or_refused() {
+    let read = |fencing_token: u64| -> Vec<(&'static str, Result<Option<u32>, FieldError>)> {
+        let beat = v1::HeartbeatJobRequest { fencing_token, ..heartbeat() };
+        let done = v1::CompleteJobRequest { fencing_token, ..complete() };
+        let failed = v1::FailJobRequest { fencing_token, ..fail() };
+        let released = v1::ReleaseJobRequest { fencing_token, ..release() };
+        let beats = v1::HeartbeatJobsRequest { heartbeats: vec![heartbeat(), beat.clone()] };
+        let completions = vec![complete(), done.clone()];
+        let completions = v1::CompleteJobsRequest { completions, ..Default::default() };
+        vec![
+            ("fencing_token", request::heartbeat(beat).map(|entry| entry.fencing_token)),
+            ("fencing_token", request::complete(done).map(|entry| entry.fencing_token)),
+            ("fencing_token", request::fail(failed).map(|entry| entry.fencing_token)),
+            ("fencing_token", request::release(&released).map(|entry| entry.fencing_token)),
+            (
+                "heartbeats[1].fencing_token",
+                request::heartbeats(beats).unwrap().remove(1).map(|entry| entry.fencing_token),
+            ),
+            (
+                "completions[1].fencing_token",
+                request::completions(completions).unwrap().remove(1).map(|entry| entry.fencing_token),
+            ),
+        ]
+    };
+    for (value, expected) in [(0, None), (1, Some(1)), (7, Some(7)), (4_294_967_295, Some(u32::MAX))] {
+        for (field, token) in read(value) {
+            assert_eq!(token, Ok(expected), "{field} {value}");
+        }
+    }
+    for value in [4_294_967_296, 4_294_967_297, 1 << 63, u64::MAX] {
+        for (field, token) in read(value) {
+            assert_eq!(token.unwrap_err().field, field, "{value}");
+        }
+    }
+}

@@ -37,6 +37,7 @@ enum Stopped {
     No,
     Cancelled,
     Drained,
+    TooLong,
 }
 
 /// Works on a claimed job to its end. Gives how it ended.
@@ -66,6 +67,11 @@ pub(crate) async fn work(shared: Arc<Shared>, job: v1::Job, grant: Grant) -> Eve
         (Stopped::Drained, _) => give_back(&shared, &slot, &held, claim, "the worker stops").await,
         (Stopped::Cancelled, _) => {
             fail(&shared, &slot, &job, &held, claim, "stopped, because it was cancelled".into()).await
+        }
+        (Stopped::TooLong, _) => {
+            let allowed = shared.config.max_runtime.unwrap_or_default();
+            let reason = format!("stopped, because it ran for longer than {} ms", allowed.as_millis());
+            fail(&shared, &slot, &job, &held, claim, reason).await
         }
         (Stopped::No, Verdict::Exit(0)) => complete(&shared, &slot, &job, &held, claim, ended.result, started_ms).await,
         (Stopped::No, Verdict::Exit(EXIT_RELEASE)) => {
@@ -101,7 +107,14 @@ async fn follow(shared: &Shared, slot: &Slot, mut running: Running) -> (Ended, S
     let (mut news, mut stop) = (slot.news.clone(), shared.stop.clone());
     let mut stopped = Stopped::No;
     let mut kill_at: Option<Instant> = None;
+    let too_long_at = shared.config.max_runtime.and_then(|time| Instant::now().checked_add(time));
     loop {
+        let too_long = async {
+            match too_long_at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
         let cancel = async { news.wait_for(|news| *news == News::Cancel).await.is_ok() };
         let drain = async { stop.wait_for(|stop| *stop).await.is_ok() };
         let kill = async {
@@ -117,6 +130,7 @@ async fn follow(shared: &Shared, slot: &Slot, mut running: Running) -> (Ended, S
             }
             true = cancel, if stopped == Stopped::No => stopped = Stopped::Cancelled,
             true = drain, if stopped == Stopped::No => stopped = Stopped::Drained,
+            () = too_long, if stopped == Stopped::No => stopped = Stopped::TooLong,
             () = kill => {
                 slot.signal(Signal::Kill);
                 kill_at = None;

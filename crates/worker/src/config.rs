@@ -39,6 +39,9 @@ pub struct WorkerConfig {
     /// How long the first retry of a failed job is put off; twice as long for each further one, at most 5 minutes. 0:
     /// not at all.
     pub retry_backoff: Duration,
+    /// A command that runs for longer than this is stopped, and its claim reported as failed, however well its lease is
+    /// kept; `None`: it may run for ever.
+    pub max_runtime: Option<Duration>,
     /// Store an attestation with every completion.
     pub attest: bool,
     /// Stop by itself when no job came for this long and none is running; `None`: never.
@@ -72,6 +75,7 @@ impl WorkerConfig {
             stop_grace: Duration::from_secs(5),
             drain_grace: Duration::from_secs(30),
             retry_backoff: Duration::from_secs(1),
+            max_runtime: None,
             attest: false,
             exit_when_idle: None,
             observer: None,
@@ -90,6 +94,7 @@ impl WorkerConfig {
             ("stop_grace", self.stop_grace <= day, "must be at most 24 h"),
             ("drain_grace", self.drain_grace <= day, "must be at most 24 h"),
             ("retry_backoff", self.retry_backoff <= day, "must be at most 24 h"),
+            ("max_runtime", self.max_runtime.is_none_or(|time| time > Duration::ZERO), "must be more than 0"),
         ];
         match checks.into_iter().find(|(_, good, _)| !good) {
             Some((setting, _, bound)) => Err(SettingError { setting, bound }),
@@ -137,6 +142,7 @@ mod tests {
             (WorkerConfig { lease: ms(499), ..good() }, "lease"),
             (WorkerConfig { lease: s(86_401), ..good() }, "lease"),
             (WorkerConfig { wait: ms(60_001), ..good() }, "wait"),
+            (WorkerConfig { max_runtime: Some(Duration::ZERO), ..good() }, "max_runtime"),
         ] {
             assert_eq!(config.check().unwrap_err().setting, setting);
         }

@@ -167,6 +167,22 @@ async fn a_cancelled_job_is_told_to_stop_then_killed_and_reported() {
     }
 }
 
+/// Field report T23: the lease tells of a crash, this of work that does not end. Heartbeats go on, and the claim ends.
+#[tokio::test]
+async fn a_command_that_runs_too_long_is_stopped_and_reported_although_its_lease_is_kept() {
+    let fake = Fake::start(Board::with(&["a"]));
+    let max_runtime = Some(Duration::from_millis(2_500));
+    let working = start(WorkerConfig { max_runtime, ..config(&fake.addr.to_string(), "exec sleep 1000") });
+    let (_, started) = working.until("started").await;
+    let (event, at) = working.until("failed").await;
+    assert_eq!(event.reason(), "stopped, because it ran for longer than 2500 ms");
+    assert!(at - started >= Duration::from_millis(2_500), "{:?}", at - started);
+    // Longer than the lease of 2 s: it was kept.
+    assert!(fake.script.of("heartbeat").len() >= 3, "{}", fake.script.of("heartbeat").len());
+    assert_eq!(fake.script.of("fail").len(), 1);
+    working.stop().await;
+}
+
 #[tokio::test]
 async fn a_worker_that_is_told_to_stop_lets_its_command_end() {
     let dir = tempfile::tempdir().unwrap();
