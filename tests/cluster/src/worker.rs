@@ -20,7 +20,7 @@ impl Worker {
         let mut command = Command::new(program);
         command
             .args(["--queue", "work", "--label", label, "--addr", &addrs.join(","), "--exec", exec])
-            .args(["--lease", "2s"])
+            .args(["--lease", "2s", "--attest"])
             .current_dir(folder)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -10,10 +10,21 @@ use serde_json::Value;
 /// measured in turn, medians over the rounds. With `AG_LONG=1` it is a million jobs on three replicas.
 #[test]
 fn a_claim_takes_no_longer_with_many_jobs_waiting() -> Result<()> {
+    measure(&[])
+}
+
+/// T47. Nor with many whose time has not come.
+#[test]
+fn a_claim_takes_no_longer_with_many_delayed_jobs() -> Result<()> {
+    measure(&["--delayed"])
+}
+
+fn measure(more: &[&str]) -> Result<()> {
     let (replicas, large, claims) = if is_long() { ("3", 1_000_000, "1000") } else { ("1", 50_000, "300") };
     let mut bench = Command::new(binary("ag")?);
     bench.args(["bench", "--replicas", replicas, "--json", "backlog", "--rounds", "7", "--claims", claims]);
-    let output = bench.args(["--large", &large.to_string()]).stdin(Stdio::null()).output().context("cannot run ag")?;
+    bench.args(["--large", &large.to_string()]).args(more).stdin(Stdio::null());
+    let output = bench.output().context("cannot run ag")?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).context("the report is no JSON")?;
     let number = |name: &str| report[name].as_f64().with_context(|| format!("no {name} in {report}"));

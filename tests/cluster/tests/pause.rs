@@ -89,6 +89,9 @@ async fn story(takeover: Takeover) -> Result<()> {
         audit.iter().filter(|record| record.job_id == job_id && record.verb == verb && record.outcome == "done").count()
     };
     ensure!((done("claim"), done("complete")) == (2, 1), "{} claims, {} completions", done("claim"), done("complete"));
+    let attested = audit.iter().filter(|record| record.details.contains_key("attestation_sha256")).count();
+    let digest = job["attestationDigest"].as_str().unwrap_or_default();
+    ensure!(attested == 1 && digest.len() == 64, "{attested} attestations: {job}");
     let failures: Vec<_> = audit.iter().filter(|record| record.verb == "fail" && record.outcome == "done").collect();
     ensure!(failures.is_empty(), "a lost claim was reported as an error of the job: {failures:?}");
     println!("first: {}", last_line(&first.words()));

@@ -9,7 +9,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Times, conditions};
-use crate::connect::Connect;
+use crate::connect::{Connect, proto};
 use crate::output;
 use crate::progress::Progress;
 
@@ -22,6 +22,9 @@ pub struct Backlog {
     /// Waiting jobs in the larger queue.
     #[arg(long, default_value_t = 1_000_000)]
     large: u64,
+    /// The jobs of the larger queue are delayed by a day, beside as many that are ready as in the smaller one.
+    #[arg(long)]
+    delayed: bool,
     /// Rounds; in each, first one queue and then the other.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -29,6 +32,9 @@ pub struct Backlog {
     #[arg(long, default_value_t = 2_000)]
     claims: usize,
 }
+
+/// Long enough that no delayed job becomes ready while it is measured.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// Of the claims of one round on one queue, in milliseconds.
 #[derive(Clone, Copy)]
@@ -45,9 +51,12 @@ impl Backlog {
         let mut conditions = conditions(&client).await?;
         let name = ag_client::new_request_id();
         let [small, large] = ["small", "large"].map(|size| format!("bench/{}/{size}", &name[..8]));
-        fill(&client, &small, self.small).await?;
+        fill(&client, &small, self.small, None).await?;
         let memory_before = leader_memory(&client).await;
-        fill(&client, &large, self.large).await?;
+        if self.delayed {
+            fill(&client, &large, self.small, None).await?;
+        }
+        fill(&client, &large, self.large, self.delayed.then_some(DAY)).await?;
         conditions["leader_memory_bytes_with_small"] = json!(memory_before);
         conditions["leader_memory_bytes_with_both"] = json!(leader_memory(&client).await);
         let (mut with_small, mut with_large) = (Vec::new(), Vec::new());
@@ -89,7 +98,8 @@ impl Backlog {
     ) -> Result<()> {
         if as_json {
             let report = json!({
-                "conditions": conditions, "small": self.small, "large": self.large, "rounds": self.rounds,
+                "conditions": conditions, "small": self.small, "large": self.large, "delayed": self.delayed,
+                "rounds": self.rounds,
                 "claims": self.claims, "p50_small_ms": small.p50, "p50_large_ms": large.p50,
                 "p99_small_ms": small.p99, "p99_large_ms": large.p99, "ratio": ratio,
             });
@@ -130,16 +140,17 @@ async fn leader_memory(client: &Client) -> Option<u64> {
 }
 
 /// Puts jobs into a queue, by batches.
-async fn fill(client: &Client, queue: &str, jobs: u64) -> Result<()> {
+async fn fill(client: &Client, queue: &str, jobs: u64, delay: Option<Duration>) -> Result<()> {
     let progress = Progress::start(format!("putting {jobs} jobs into {queue}"));
     let mut left = jobs;
     while left > 0 {
         let batch = left.min(1_000);
-        let one = v1::EnqueueJobRequest { queue: queue.to_owned(), payload: vec![b'x'; 64], ..Default::default() };
+        let (queue, payload, delay) = (queue.to_owned(), vec![b'x'; 64], delay.map(proto));
+        let one = v1::EnqueueJobRequest { queue, payload, delay, ..Default::default() };
         let jobs_of_batch = vec![one; usize::try_from(batch).unwrap_or(1_000)];
         client.enqueue_jobs(v1::EnqueueJobsRequest { jobs: jobs_of_batch, ..Default::default() }).await?;
         left -= batch;
-        progress.say(format!("{} of {jobs} jobs in {queue}", jobs - left));
+        progress.say(format!("{} of {jobs} jobs", jobs - left));
     }
     Ok(())
 }
